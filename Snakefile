@@ -1,0 +1,43 @@
+"""Config to validated study, the rules, the targets. `snakemake -n` prints the plan."""
+
+import os
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from specamort.errors import SpecamortError
+from specamort.models import model_dir
+from specamort.study import digest, read_study
+from specamort.tables import table_paths
+
+# A study is one whole file: two of them merged would be a third that nobody wrote.
+CONFIGS = [os.path.relpath(f) for f in workflow.overwrite_configfiles] or ["config/local.yaml"]
+if len(CONFIGS) > 1:
+    raise WorkflowError(f"one study at a time, but --configfile names {', '.join(CONFIGS)}")
+try:
+    STUDY = read_study(CONFIGS[0])
+except SpecamortError as e:
+    raise WorkflowError(str(e)) from None
+
+RESULTS = Path("results") / STUDY.name
+RUN = f"{sys.executable} -m specamort"
+STUDY_HASH = digest(Path(STUDY.file).read_text())
+
+
+wildcard_constraints:
+    platform="|".join(STUDY.platforms),
+    replicate=r"\d+",
+
+
+rule all:
+    input:
+        RESULTS / "report.html",
+    default_target: True
+
+
+include: "workflow/rules/models.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/roofline.smk"
+include: "workflow/rules/analysis.smk"
+include: "workflow/rules/report.smk"

@@ -1,0 +1,328 @@
+"""Records to tables: repetitions, cells with intervals, acceptance, predictions, errors.
+
+Pure functions of data frames. The calibration platform's cells are the only source of alpha,
+coverage, tau, beta and the transferred speedups; a held-out platform gives its baseline and
+its own d, nothing else.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from . import equation, roofline
+from .study import Study
+
+CELL = ["platform", "workload", "batch", "gamma"]
+COUNTS = ["drafts", "drafted", "accepted", "decode_steps", "decode_tokens"]
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+def repetitions(records: Iterable[dict]) -> pd.DataFrame:
+    """One row per repetition of the timing records, warm-ups included and marked.
+
+    `pot_ms` is the mean over the repetition's sequences of (last - first token) / (tokens - 1).
+    """
+    rows = []
+    for r in records:
+        head = {
+            "origin": r["origin"],
+            **r["cell"],
+            "block": r["block"]["id"],
+            "device": r["provenance"]["device"]["name"],
+            "device_uuid": r["provenance"]["device"]["uuid"],
+            "host": r["provenance"]["host"],
+            "job_id": r["provenance"]["job_id"],
+        }
+        for run in r["repetitions"]:
+            sequences, counters = run["sequences"], run["counters"]
+            per_pos = counters["accepted_per_pos"]
+            rows.append(
+                head
+                | {
+                    "repetition": run["index"],
+                    "warmup": run["warmup"],
+                    "pot_ms": sum(s["pot_ms"] for s in sequences) / len(sequences),
+                    "decode_tokens": sum(s["tokens"] - 1 for s in sequences),
+                    "decode_steps": run["decode_steps"],
+                    "engine_steps": counters["engine_steps"],
+                    "drafts": counters["drafts"],
+                    "drafted": counters["drafted"],
+                    "accepted": counters["accepted"],
+                    "accepted_first": per_pos[0] if per_pos else 0,
+                    "text_sha256": "+".join(s["sha256"][:8] for s in sequences),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """One row per cell: median pot, speedup over the block's own baseline, counters, intervals.
+
+    A block's value is the median over its timed repetitions; a cell's is the median over
+    blocks. Intervals are percentile bootstraps that resample blocks, then repetitions in them.
+    """
+    timed = reps[~reps["warmup"]]
+    medians = timed.groupby([*CELL, "replicate"])["pot_ms"].median().rename("block_pot_ms")
+    by_block = medians.reset_index()
+    base = by_block[by_block["gamma"] == 0].drop(columns="gamma")
+    by_block = by_block.merge(
+        base, on=["platform", "workload", "batch", "replicate"], suffixes=("", "_base")
+    )
+    by_block["speedup"] = by_block["block_pot_ms_base"] / by_block["block_pot_ms"]
+    value = by_block.groupby(CELL).agg(
+        pot_ms=("block_pot_ms", "median"),
+        t_base_ms=("block_pot_ms_base", "median"),
+        speedup=("speedup", "median"),
+        blocks=("replicate", "nunique"),
+    )
+    counts = timed.groupby(CELL)[[*COUNTS, "accepted_first"]].sum()
+    repeated = timed.groupby(CELL).agg(origin=("origin", "first"), timed=("pot_ms", "size"))
+    table = repeated.join([value, counts, _intervals(timed, seed)]).reset_index()
+    return pd.concat([table, ratios(table)], axis=1)
+
+
+def ratios(counts: pd.DataFrame) -> pd.DataFrame:
+    """alpha, coverage, tau and beta of rows that hold counters; NaN without a draft."""
+    drafted, drafts = counts["drafted"].replace(0, np.nan), counts["drafts"].replace(0, np.nan)
+    return pd.DataFrame(
+        {
+            "alpha": counts["accepted"] / drafted,
+            "coverage": counts["drafts"] / counts["decode_steps"],
+            "tau": counts["decode_tokens"] / counts["decode_steps"],
+            "beta": counts["accepted_first"] / drafts,
+        }
+    )
+
+
+def _intervals(timed: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Bootstrap intervals of pot and speedup, per cell."""
+    rng = np.random.default_rng(seed)
+    draws: dict[tuple, dict[int, np.ndarray]] = {}
+    for (*cell, replicate), g in timed.groupby([*CELL, "replicate"]):
+        blocks = draws.setdefault(tuple(cell), {})
+        blocks[replicate] = _resampled_median(g["pot_ms"].to_numpy(), rng)
+    rows = []
+    for cell, spec in draws.items():
+        base = draws.get((*cell[:-1], 0), {})
+        paired = sorted(spec.keys() & base.keys())
+        if not paired:
+            continue
+        chosen = rng.integers(len(paired), size=(RESAMPLES, len(paired)))
+        draw = np.arange(RESAMPLES)[:, None]
+        pot = np.stack([spec[r] for r in paired], axis=1)
+        speedup = np.stack([base[r] / spec[r] for r in paired], axis=1)
+        rows.append(
+            dict(zip(CELL, cell, strict=True))
+            | _bounds("pot_ms", np.median(pot[draw, chosen], axis=1))
+            | _bounds("speedup", np.median(speedup[draw, chosen], axis=1))
+        )
+    return pd.DataFrame(rows).set_index(CELL)
+
+
+def _resampled_median(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.median(values[rng.integers(values.size, size=(RESAMPLES, values.size))], axis=1)
+
+
+def _bounds(name: str, draws: np.ndarray) -> dict:
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def acceptance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """Calibrated per (workload, gamma) on the calibration platform alone, pooled over batches.
+
+    Adds the declared band and whether the counter's alpha is inside it.
+    """
+    name = study.calibration.name
+    own = table[(table["platform"] == name) & (table["gamma"] > 0)]
+    pooled = own.groupby(["workload", "gamma"])[[*COUNTS, "accepted_first"]].sum().reset_index()
+    pooled = pd.concat([pooled, ratios(pooled)], axis=1)
+    pooled.insert(0, "calibrated_on", name)
+    band = study.workloads
+    pooled["alpha_min"] = [band[w].alpha_min for w in pooled["workload"]]
+    pooled["alpha_max"] = [band[w].alpha_max for w in pooled["workload"]]
+    pooled["in_band"] = pooled["alpha"].between(pooled["alpha_min"], pooled["alpha_max"])
+    return pooled
+
+
+def overheads(study: Study, benches: dict[str, dict]) -> pd.DataFrame:
+    """d(gamma) per platform, batch and gamma, from each platform's microbenchmark."""
+    return pd.DataFrame(
+        [
+            {
+                "platform": p,
+                "batch": n,
+                "gamma": g,
+                "d": roofline.verify_overhead(bench, n, g),
+                "microbenchmark": bench["hash"],
+            }
+            for p, bench in benches.items()
+            for n in study.batches
+            for g in study.gammas
+        ]
+    )
+
+
+def predictions(
+    study: Study, table: pd.DataFrame, calibrated: pd.DataFrame, d: pd.DataFrame
+) -> pd.DataFrame:
+    """Every speculative cell under every predictor, with the signed error in percent.
+
+    Rows of the calibration platform are a consistency check; rows of the others are held out.
+    """
+    name = study.calibration.name
+    spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
+    spec = spec.merge(
+        calibrated[["workload", "gamma", "alpha", "coverage", "tau", "beta"]],
+        on=["workload", "gamma"],
+        suffixes=("_own", ""),
+    )
+    base, over, gamma = spec["t_base_ms"], spec["d"], spec["gamma"]
+    # alpha and beta are undefined where nothing was drafted; nothing was accepted either
+    alpha, beta = spec["alpha"].fillna(0), _first_beta(calibrated, spec["workload"])
+    key = ["workload", "batch", "gamma"]
+    reference = spec[spec["platform"] == name].set_index(key)
+    lookup = pd.MultiIndex.from_frame(spec[key])
+    timing = equation.alpha_from_timing(
+        reference["pot_ms"], reference["t_base_ms"], reference["d"], reference.index.get_level_values("gamma")
+    )
+    timing = timing.groupby(["workload", "gamma"]).mean()
+    spec["alpha_timing"] = timing.reindex(
+        pd.MultiIndex.from_frame(spec[["workload", "gamma"]])
+    ).to_numpy()
+    predicted = {
+        "equation": equation.pot(base, over, alpha, gamma),
+        "exact_divisor": equation.pot_exact_divisor(base, over, spec["coverage"], spec["tau"]),
+        "acceptance_blind": equation.pot_acceptance_blind(base, over, gamma),
+        "geometric": [
+            equation.pot_geometric(*x) for x in zip(base, over, beta, gamma, strict=True)
+        ],
+        "ratio_transfer": equation.pot_ratio_transfer(
+            base, reference["speedup"].reindex(lookup).to_numpy()
+        ),
+        "timing_alpha": equation.pot(base, over, spec["alpha_timing"], gamma),
+    }
+    kept = ["origin", *key, "platform", "t_base_ms", "d", "pot_ms", "pot_ms_low", "pot_ms_high"]
+    long = pd.concat(
+        [spec[kept].assign(predictor=k, predicted_ms=v) for k, v in predicted.items()]
+    )
+    long["held_out"] = long["platform"] != name
+    long["calibrated_on"] = name
+    long["error_pct"] = equation.percentage_error(long["predicted_ms"], long["pot_ms"])
+    circular = long["predictor"].isin(["ratio_transfer", "timing_alpha"]) & ~long["held_out"]
+    return long[~circular].reset_index(drop=True)
+
+
+def _first_beta(calibrated: pd.DataFrame, workloads: pd.Series) -> list[float]:
+    """One beta per workload, from the smallest gamma: geometric acceptance knows no other."""
+    first = calibrated.sort_values("gamma").groupby("workload")["beta"].first().fillna(0)
+    return [first[w] for w in workloads]
+
+
+def errors(predicted: pd.DataFrame) -> pd.DataFrame:
+    """Mean absolute, maximum and mean signed percentage error, by predictor and workload."""
+    everything = predicted.assign(workload="all")
+    both = pd.concat([predicted, everything])
+    sets = pd.concat([both.assign(cells_of="all"), both[both["held_out"]].assign(cells_of="held out")])
+    return (
+        sets.groupby(["cells_of", "predictor", "workload"])["error_pct"]
+        .agg(
+            cells="size",
+            mape_pct=lambda e: e.abs().mean(),
+            max_pct=lambda e: e.abs().max(),
+            signed_pct="mean",
+        )
+        .reset_index()
+    )
+
+
+def host_residuals(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
+    """h per decode step of every speculative cell, from its own counters (a diagnosis)."""
+    spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
+    spec["host_residual_ms"] = equation.host_residual_ms(
+        spec["pot_ms"], spec["t_base_ms"], spec["d"], spec["coverage"], spec["tau"]
+    )
+    return spec[["origin", *CELL, "t_base_ms", "d", "coverage", "tau", "pot_ms", "host_residual_ms"]]
+
+
+def timing_alpha(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
+    """Equation (1) inverted per platform: the study's figure 5, a cross-check only."""
+    spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
+    spec["alpha_timing"] = equation.alpha_from_timing(
+        spec["pot_ms"], spec["t_base_ms"], spec["d"], spec["gamma"]
+    )
+    return spec.groupby(["origin", "platform", "workload", "gamma"])[
+        ["alpha_timing", "alpha"]
+    ].mean().reset_index()
+
+
+def counter_agreement(table: pd.DataFrame, records: Iterable[dict]) -> pd.DataFrame:
+    """In-line alpha beside the untimed counter runs', and the counting error between them.
+
+    `z` is the difference over its binomial standard error (one draft token, one trial).
+    """
+    rows = [
+        {k: r["cell"][k] for k in CELL}
+        | {k: sum(x["counters"][k] for x in r["repetitions"]) for k in ("drafted", "accepted")}
+        for r in records
+    ]
+    both = table.merge(pd.DataFrame(rows), on=CELL, suffixes=("", "_counter_run"))
+    out = both[["origin", *CELL, "alpha"]].copy()
+    out["alpha_counter_run"] = both["accepted_counter_run"] / both["drafted_counter_run"]
+    n, m = both["drafted"], both["drafted_counter_run"]
+    p = (both["accepted"] + both["accepted_counter_run"]) / (n + m)
+    error = np.sqrt(p * (1 - p) * (1 / n + 1 / m))
+    gap = out["alpha"] - out["alpha_counter_run"]
+    out["z"] = np.where(gap == 0, 0.0, gap / error.where(error > 0))
+    out["agree"] = out["z"].abs() <= 3
+    return out
+
+
+def reading_cost(on: dict, off: dict) -> dict:
+    """Step time with the engine's statistics on over off, minus one, in percent, with interval."""
+    pots = {}
+    for name, r in (("on", on), ("off", off)):
+        pots[name] = np.array(
+            [
+                np.mean([s["arrival_pot_ms"] for s in run["sequences"]])
+                for run in r["repetitions"]
+                if not run["warmup"]
+            ]
+        )
+    rng = np.random.default_rng(0)
+    ratio = 100 * (_resampled_median(pots["on"], rng) / _resampled_median(pots["off"], rng) - 1)
+    return {
+        "pot_on_ms": float(np.median(pots["on"])),
+        "pot_off_ms": float(np.median(pots["off"])),
+        "cost_pct": float(100 * (np.median(pots["on"]) / np.median(pots["off"]) - 1)),
+        **{k: float(v) for k, v in _bounds("cost_pct", ratio).items()},
+    }
+
+
+def divergence(records: Iterable[dict]) -> pd.DataFrame:
+    """Where a greedy text at gamma first differs from its block's text at gamma 0.
+
+    One row per sequence; `first_difference` is a token index, NaN where the texts agree as far
+    as both go. Sampled workloads are left out: their texts may differ.
+    """
+    texts = {}
+    for r in records:
+        if r["settings"]["workload"]["sampling"].get("temperature", 0) == 0:
+            timed = next(x for x in r["repetitions"] if not x["warmup"])
+            c = r["cell"]
+            texts[c["platform"], c["replicate"], c["workload"], c["batch"], c["gamma"]] = timed.get("token_ids", [])
+    rows = []
+    for (*where, gamma), ids in texts.items():
+        if gamma == 0:
+            continue
+        for i, (a, b) in enumerate(zip(texts.get((*where, 0), []), ids, strict=False)):
+            first = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+            names = ("platform", "replicate", "workload", "batch")
+            rows.append(
+                dict(zip(names, where, strict=True))
+                | {"gamma": gamma, "sequence": i, "tokens": len(b), "first_difference": first}
+            )
+    columns = ["platform", "replicate", "workload", "batch", "gamma", "sequence", "tokens", "first_difference"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,142 @@
+"""One command, thin: each subcommand reads files, calls one function, writes files."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from .errors import SpecamortError
+from .study import read_study
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    terminal = None
+    try:
+        if args.log:
+            terminal = _divert(args.log)
+        args.run(args, terminal)
+    except SpecamortError as e:
+        hint = f" (engine's own words: {args.log})" if args.log else ""
+        print(f"specamort: {e}{hint}", file=terminal or sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="specamort", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run, help: str, platform=False):
+        p = commands.add_parser(name, help=help)
+        p.add_argument("--study", required=True, help="study file")
+        p.add_argument("--log", type=Path, help="send all output but progress to this file")
+        if platform:
+            p.add_argument("--platform", required=True, help="a platform of the study")
+        p.set_defaults(run=run)
+        return p
+
+    command("check", _check, "read a study file and say what it holds")
+    command("model", _model, "fetch or convert the study's model")
+    block = command("measure", _measure, "measure a block, or what it still lacks", platform=True)
+    block.add_argument("--replicate", type=int, required=True)
+    command("count", _count, "counter runs: acceptance, untimed", platform=True)
+    command("overhead", _overhead, "what reading the engine's counters costs", platform=True)
+    command("microbench", _microbench, "standalone kernel times for the roofline", platform=True)
+    command("analyse", _analyse, "records to tables")
+    command("figures", _figures, "tables to figures")
+    command("report", _report, "tables and figures to one HTML page")
+    return parser
+
+
+def _divert(log: Path):
+    """Send this process's and its children's output to `log`; give back the terminal."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    terminal = os.fdopen(os.dup(2), "w", buffering=1)
+    with log.open("a") as f:
+        os.dup2(f.fileno(), 1)
+        os.dup2(f.fileno(), 2)
+    return terminal
+
+
+def _results(study) -> Path:
+    return Path("results") / study.name
+
+
+def _job(args):
+    """What every measuring command needs: study, platform, model directory, results."""
+    from .models import model_dir
+
+    study = read_study(args.study)
+    try:
+        platform = study.platforms[args.platform]
+    except KeyError:
+        known = ", ".join(study.platforms)
+        raise SpecamortError(f"{args.study}: no platform {args.platform!r}; it has {known}") from None
+    return study, platform, model_dir(study.model), _results(study)
+
+
+def _check(args, terminal) -> None:
+    study = read_study(args.study)
+    blocks = len(study.platforms) * study.replicates
+    print(
+        f"{study.file}: {len(study.cells)} cells in each of {blocks} blocks; calibration on "
+        f"{study.calibration.name}, held out: {', '.join(p.name for p in study.heldout) or 'none'}"
+    )
+
+
+def _model(args, terminal) -> None:
+    from .models import fetch, model_dir
+
+    study = read_study(args.study)
+    fetch(study.model, model_dir(study.model))
+
+
+def _measure(args, terminal) -> None:
+    from .measure import measure_block
+
+    study, platform, model, results = _job(args)
+    measure_block(study, platform, args.replicate, model, results, progress=terminal or sys.stderr)
+
+
+def _count(args, terminal) -> None:
+    from .measure import count
+
+    count(*_job(args))
+
+
+def _overhead(args, terminal) -> None:
+    from .measure import overhead
+
+    overhead(*_job(args))
+
+
+def _microbench(args, terminal) -> None:
+    from .microbench import microbench
+
+    microbench(*_job(args))
+
+
+def _analyse(args, terminal) -> None:
+    from .tables import write_tables
+
+    study = read_study(args.study)
+    write_tables(study, _results(study))
+
+
+def _figures(args, terminal) -> None:
+    from .figures import draw_all
+
+    study = read_study(args.study)
+    draw_all(study, _results(study))
+
+
+def _report(args, terminal) -> None:
+    from .report import write_report
+
+    study = read_study(args.study)
+    write_report(study, _results(study))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

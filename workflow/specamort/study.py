@@ -1,0 +1,227 @@
+"""A study file: read, validate, enumerate its blocks and cells."""
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from importlib import resources
+from itertools import product
+from pathlib import Path
+
+import fastjsonschema
+import yaml
+
+from .errors import SpecamortError
+
+SCHEMAS = Path(__file__).resolve().parent / "schemas"
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    source: str  # package | huggingface | directory
+    package: str | None = None
+    repo: str | None = None
+    revision: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class Platform:
+    name: str
+    role: str  # calibration | heldout
+    device: str  # cpu | cuda
+    dtype: str
+    label: str
+    gpu: str | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    kind: str  # repeat | open
+    chat: bool
+    text: str
+    alpha_min: float = 0.0
+    alpha_max: float = 1.0
+    sampling: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the grid inside a block: what runs in one engine at one batch."""
+
+    workload: str
+    batch: int
+    gamma: int
+
+    def __str__(self) -> str:
+        return f"{self.workload}-n{self.batch}-g{self.gamma}"
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    file: str
+    model: Model
+    platforms: dict[str, Platform]
+    workloads: dict[str, Workload]
+    gammas: tuple[int, ...]
+    batches: tuple[int, ...]
+    context_tokens: int
+    output_tokens: int
+    warmup: int
+    repetitions: int
+    replicates: int
+    seed: int
+    drafter: dict
+    engine: dict
+
+    @property
+    def calibration(self) -> Platform:
+        return next(p for p in self.platforms.values() if p.role == "calibration")
+
+    @property
+    def heldout(self) -> list[Platform]:
+        return [p for p in self.platforms.values() if p.role == "heldout"]
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells of every block, in the order of the study file."""
+        return [Cell(*c) for c in product(self.workloads, self.batches, self.gammas)]
+
+    @property
+    def max_model_len(self) -> int:
+        longest = max(self.tokens_to_generate(g) for g in self.gammas)
+        return self.context_tokens + longest + max(self.gammas) + 1
+
+    def tokens_to_generate(self, gamma: int) -> int:
+        """Output length at `gamma`: the first token and whole steps of gamma + 1 after it.
+
+        With full acceptance a length that is not 1 + k(gamma + 1) wastes part of the last
+        verify step, which would read as a verify cost that does not exist.
+        """
+        steps = -(-(self.output_tokens - 1) // (gamma + 1))
+        return 1 + steps * (gamma + 1)
+
+    def settings(self, platform: str, cell: Cell) -> dict:
+        """Everything a measured number of `cell` depends on, and nothing else."""
+        p, w = self.platforms[platform], self.workloads[cell.workload]
+        return {
+            "model": asdict(self.model),
+            "platform": {k: getattr(p, k) for k in ("name", "device", "dtype", "gpu", "threads")},
+            "workload": {k: getattr(w, k) for k in ("name", "kind", "chat", "text", "sampling")},
+            "text_sha256": hashlib.sha256(read_text(w.text).encode()).hexdigest(),
+            "batch": cell.batch,
+            "gamma": cell.gamma,
+            "context_tokens": self.context_tokens,
+            "output_tokens": self.tokens_to_generate(cell.gamma),
+            "warmup": self.warmup,
+            "repetitions": self.repetitions,
+            "seed": self.seed,
+            "drafter": self.drafter,
+            "engine": self.engine,
+        }
+
+
+def digest(value: object) -> str:
+    """Hash of a JSON value, the same for equal values whatever their key order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_text(name: str) -> str:
+    """A text shipped with the package: passages separated by blank lines."""
+    return (resources.files(__package__) / "texts" / f"{name}.txt").read_text()
+
+
+def read_study(path: str | Path) -> Study:
+    """Read and validate a study file.
+
+    Raises:
+        SpecamortError: naming the file and the key at fault.
+    """
+    try:
+        raw = yaml.load(Path(path).read_text(), _UniqueKeys)
+    except OSError as e:
+        raise SpecamortError(f"{path}: cannot be read ({e.strerror}); give a study file") from e
+    except yaml.YAMLError as e:
+        raise SpecamortError(f"{path}: not valid YAML: {' '.join(str(e).split())}") from e
+    return parse_study(raw, str(path))
+
+
+def parse_study(raw: object, file: str) -> Study:
+    """The study in the mapping `raw`; see `read_study`."""
+    try:
+        _validate(raw)
+    except fastjsonschema.JsonSchemaValueException as e:
+        raise SpecamortError(f"{file}: {_sentence(e)}") from e
+    rest = {k: raw[k] for k in raw if k not in ("model", "platforms", "workloads")}
+    study = Study(
+        file=file,
+        model=Model(**raw["model"]),
+        platforms={k: Platform(k, **v) for k, v in raw["platforms"].items()},
+        workloads={k: Workload(k, **v) for k, v in raw["workloads"].items()},
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in rest.items()},
+    )
+    _check(study)
+    return study
+
+
+def _check(study: Study) -> None:
+    """What a schema cannot say."""
+
+    def refuse(key: str, why: str):
+        raise SpecamortError(f"{study.file}: {key}: {why}")
+
+    roles = Counter(p.role for p in study.platforms.values())
+    if roles["calibration"] != 1:
+        refuse("platforms", f"{roles['calibration']} have role calibration; give it to exactly one")
+    if 0 not in study.gammas:
+        refuse("gammas", "has no 0; every speedup needs the baseline without speculation, add 0")
+    if max(study.gammas) == 0:
+        refuse("gammas", "has only 0; add at least one draft length to measure")
+    if study.drafter["prompt_lookup_min"] > study.drafter["prompt_lookup_max"]:
+        refuse("drafter.prompt_lookup_min", "is larger than prompt_lookup_max")
+    needs = {"package": ("package",), "huggingface": ("repo", "revision"), "directory": ("path",)}
+    for key in needs[study.model.source]:
+        if getattr(study.model, key) is None:
+            refuse(f"model.{key}", f"is missing; source {study.model.source} needs it")
+    if study.model.source == "directory":
+        config = Path(study.model.path) / "config.json"
+        if not config.is_file():
+            refuse("model.path", f"{config} does not exist; name a directory that vLLM can load")
+    for p in study.platforms.values():
+        key = {"cpu": "threads", "cuda": "gpu"}[p.device]
+        if getattr(p, key) is None:
+            refuse(f"platforms.{p.name}.{key}", f"is missing; a {p.device} platform needs it")
+    for w in study.workloads.values():
+        if w.alpha_min > w.alpha_max:
+            refuse(f"workloads.{w.name}.alpha_min", "is larger than alpha_max")
+        if not (resources.files(__package__) / "texts" / f"{w.text}.txt").is_file():
+            refuse(f"workloads.{w.name}.text", f"there is no text {w.text!r} in specamort/texts")
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys; a study must not lose a platform that way."""
+
+    def construct_mapping(self, node, deep=False):
+        for key, n in Counter(self.construct_object(k) for k, _ in node.value).items():
+            if n > 1:
+                raise yaml.YAMLError(f"duplicate name {key!r} {node.start_mark}; rename one")
+        return super().construct_mapping(node, deep)
+
+
+def _sentence(e: fastjsonschema.JsonSchemaValueException) -> str:
+    key = ".".join(e.path[1:]) or "the study"
+    if e.rule == "additionalProperties":
+        extra = ", ".join(sorted(set(e.value) - set(e.definition["properties"])))
+        return f"{key}: unknown key {extra}; known are {', '.join(e.definition['properties'])}"
+    if e.rule == "required":
+        missing = ", ".join(k for k in e.definition["required"] if k not in e.value)
+        return f"{key}: missing key {missing}"
+    return f"{key}: {e.message.removeprefix(e.name).strip()}, but is {e.value!r}"
+
+
+_validate = fastjsonschema.compile(json.loads((SCHEMAS / "study.schema.json").read_text()))

@@ -1,0 +1,144 @@
+"""The edge between records and analysis: read every record of a study, write every table."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from . import analysis, record
+from .claims import Tables, claims
+from .errors import SpecamortError
+from .measure import block_dir
+from .study import Study, digest
+
+NAMES = (
+    "repetitions cells acceptance overheads predictions errors residuals timing_alpha "
+    "counter_agreement reading_cost divergence claims provenance"
+).split()
+
+
+def table_paths(results: Path) -> list[Path]:
+    """Every table that `write_tables` makes."""
+    parquet = [results / "tables" / "repetitions.parquet", results / "tables" / "cells.parquet"]
+    return [results / "tables" / f"{n}.csv" for n in NAMES] + parquet
+
+
+def read_table(results: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(results / "tables" / f"{name}.csv")
+
+
+def timing_records(study: Study, results: Path) -> list[dict]:
+    """Every timing record of the study, each in its place and with its settings.
+
+    Raises:
+        SpecamortError: one is missing, truncated, foreign, or measured with other settings.
+    """
+
+    def load(where: tuple) -> dict:
+        platform, replicate, cell = where
+        path = block_dir(results, platform, replicate) / f"{cell}.json"
+        found = record.read(path)
+        wanted = {"platform": platform, "replicate": replicate} | cell.__dict__
+        if found["kind"] != "timing" or found["cell"] != wanted:
+            raise SpecamortError(f"{path}: holds another cell; move it away and run again")
+        if found["settings_hash"] != digest(study.settings(platform, cell)):
+            raise SpecamortError(
+                f"{path}: measured with other settings than {study.file} has now; run the "
+                "measure rule again (it keeps the old record under raw/superseded)"
+            )
+        return found
+
+    places = [
+        (p, r, c) for p in study.platforms for r in range(study.replicates) for c in study.cells
+    ]
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(load, places))
+    mixed = pd.DataFrame(
+        {(r["cell"]["platform"], r["cell"]["replicate"], r["provenance"]["device"]["uuid"]) for r in found}
+    )
+    doubled = mixed[mixed.duplicated([0, 1], keep=False)]
+    if len(doubled):
+        platform, replicate = doubled.iloc[0, :2]
+        raise SpecamortError(
+            f"{block_dir(results, platform, replicate)}: records of more than one device in one "
+            "block; move the block away and run again"
+        )
+    return found
+
+
+def write_tables(study: Study, results: Path) -> None:
+    """All of a study's tables, CSV each and Parquet for the two long ones."""
+    raw = results / "raw"
+    records = timing_records(study, results)
+    reps = analysis.repetitions(records)
+    table = analysis.cells(reps, study.seed)
+    benches = {
+        p: record.read(raw / "microbenchmark" / f"{p}.json")["microbenchmark"]
+        for p in study.platforms
+    }
+    d = analysis.overheads(study, benches)
+    calibrated = analysis.acceptance(study, table)
+    predicted = analysis.predictions(study, table, calibrated, d)
+    own = study.calibration.name
+    counters = [
+        record.read(raw / "counter" / own / f"{c}.json") for c in study.cells if c.gamma
+    ]
+    cost = analysis.reading_cost(
+        *(record.read(raw / "overhead" / own / f"{state}.json") for state in ("on", "off"))
+    )
+    out = {
+        "repetitions": reps,
+        "cells": table,
+        "acceptance": calibrated,
+        "overheads": d,
+        "predictions": predicted,
+        "errors": analysis.errors(predicted),
+        "residuals": analysis.host_residuals(table, d),
+        "timing_alpha": analysis.timing_alpha(table, d),
+        "counter_agreement": analysis.counter_agreement(table, counters),
+        "reading_cost": pd.DataFrame([{"platform": own} | cost]),
+        "divergence": analysis.divergence(records),
+        "provenance": _provenance(records),
+    }
+    published = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text())
+    out["claims"] = claims(
+        study,
+        published,
+        Tables(
+            out["cells"],
+            out["acceptance"],
+            out["overheads"],
+            out["errors"],
+            out["residuals"],
+            out["timing_alpha"],
+        ),
+    )
+    for name, frame in out.items():
+        record.write_text(results / "tables" / f"{name}.csv", frame.to_csv(index=False))
+    for name in ("repetitions", "cells"):
+        out[name].to_parquet(results / "tables" / f"{name}.parquet", index=False)
+
+
+def _provenance(records: list[dict]) -> pd.DataFrame:
+    """One row per block: device, software, when."""
+    rows = [
+        {
+            "platform": r["cell"]["platform"],
+            "replicate": r["cell"]["replicate"],
+            "origin": r["origin"],
+            "device": p["device"]["name"],
+            "device_uuid": p["device"]["uuid"],
+            **{k: p[k] for k in ("driver", "vllm", "torch", "host", "job_id", "code_version")},
+            "config_hash": p["config_hash"],
+            "gamma_order": " ".join(map(str, r["block"]["gamma_order"])),
+            "started": p["started"],
+            "finished": p["finished"],
+        }
+        for r in records
+        for p in (r["provenance"],)
+    ]
+    by_block = pd.DataFrame(rows).groupby(["platform", "replicate"])
+    first = by_block.first()
+    first["started"], first["finished"] = by_block["started"].min(), by_block["finished"].max()
+    return first.reset_index()

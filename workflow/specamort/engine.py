@@ -177,6 +177,10 @@ def _environment(platform: Platform) -> None:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
     }
+    # Workflow managers set these to the job's cores. vLLM counts its threads itself, and two MKL
+    # threads on the one core it binds made a decode step here seven times slower.
+    for name in [k for k in os.environ if k.endswith("_NUM_THREADS")]:
+        del os.environ[name]
     if platform.device == "cpu":
         cores = sorted(os.sched_getaffinity(0))
         if platform.threads >= len(cores):

@@ -1,1 +1,285 @@
-def figure_paths(r): return []
+"""The study's figures, redrawn for any study. Colour is the workload, marker the platform.
+
+Colours are Okabe and Ito's (2008), which the colour-blind tell apart; lines carry their names.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
+
+from .study import Study
+from .tables import read_table
+
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+MARKERS = ["o", "s", "^", "D", "v", "P"]
+GREY = "#777777"
+FORMATS = ("svg", "pdf", "png")
+STYLE = {
+    "figure.dpi": 150,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "specamort",
+    "pdf.fonttype": 42,
+}
+
+
+def draw_all(study: Study, results: Path) -> None:
+    """Draw every figure from the tables, in every format."""
+    frames = {
+        n: read_table(results, n)
+        for n in ("cells", "acceptance", "overheads", "predictions", "residuals", "timing_alpha")
+    }
+    (results / "figures").mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(STYLE):
+        for name, draw in FIGURES.items():
+            figure = draw(study, frames)
+            if (frames["cells"]["origin"] == "synthetic").any():
+                figure.text(0.5, 0.5, "synthetic", fontsize=48, color="#00000022", rotation=25,
+                            ha="center", va="center")
+            for suffix in FORMATS:
+                metadata = {"Date": None} if suffix == "svg" else None
+                figure.savefig(
+                    results / "figures" / f"{name}.{suffix}", bbox_inches="tight", metadata=metadata
+                )
+            plt.close(figure)
+
+
+def figure_paths(results: Path) -> list[Path]:
+    return [results / "figures" / f"{n}.{s}" for n in FIGURES for s in FORMATS]
+
+
+def _colour(study: Study, workload: str) -> str:
+    return COLOURS[list(study.workloads).index(workload) % len(COLOURS)]
+
+
+def _marker(study: Study, platform: str) -> str:
+    return MARKERS[list(study.platforms).index(platform) % len(MARKERS)]
+
+
+def _panels(study: Study, title: Callable[[int], str]) -> tuple[Figure, Iterator]:
+    """One panel a batch size, all on one scale."""
+    figure, axes = plt.subplots(
+        1, len(study.batches), figsize=(3.4 * len(study.batches) + 0.6, 3.2),
+        sharey=True, squeeze=False, layout="constrained",
+    )
+    for ax, n in zip(axes[0], study.batches, strict=True):
+        ax.set_title(title(n))
+        ax.set_xlabel("draft length γ")
+        ax.set_xticks(study.gammas)
+    return figure, zip(axes[0], study.batches, strict=True)
+
+
+def _points(ax: Axes, rows: pd.DataFrame, y: str, offset: float = 0.0, **style) -> None:
+    low, high = rows[y] - rows[f"{y}_low"], rows[f"{y}_high"] - rows[y]
+    ax.errorbar(
+        rows["gamma"] + offset, rows[y], yerr=np.clip([low, high], 0, None),
+        linestyle="none", capsize=2, markersize=5, **style,
+    )
+
+
+def _platform_key(study: Study, ax: Axes, hollow_heldout: bool = False) -> None:
+    for p in study.platforms.values():
+        face = "white" if hollow_heldout and p.role == "heldout" else GREY
+        role = "calibration" if p.role == "calibration" else "held out"
+        ax.plot([], [], _marker(study, p.name), color=GREY, markerfacecolor=face,
+                label=f"{p.label} ({role})")
+    ax.legend(loc="upper left", handletextpad=0.2)
+
+
+def _log_ms(ax: Axes, which: str = "y") -> None:
+    axis = {"x": ax.xaxis, "y": ax.yaxis}[which]
+    getattr(ax, f"set_{which}scale")("log")
+    low, high = getattr(ax, f"get_{which}lim")()
+    ticks = [t for t in (0.5, 1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500) if low <= t <= high]
+    axis.set_ticks(ticks)
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 1: measured speedup over gamma 0, every platform."""
+    cells = frames["cells"]
+    figure, panels = _panels(study, lambda n: f"batch N = {n}")
+    gammas = np.array(study.gammas)
+    for ax, n in panels:
+        ax.plot(gammas, gammas + 1, "--", color=GREY, linewidth=1)
+        ax.annotate("ideal γ + 1", (gammas.max(), gammas.max() + 1), (-4, 2), color=GREY,
+                    textcoords="offset points", ha="right", va="bottom")
+        ax.axhline(1, color=GREY, linewidth=0.8)
+        for w in study.workloads:
+            for i, p in enumerate(study.platforms):
+                rows = cells.query("workload == @w and platform == @p and batch == @n").sort_values(
+                    "gamma"
+                )
+                style = {"color": _colour(study, w), "marker": _marker(study, p)}
+                shift = 0.08 * (i - (len(study.platforms) - 1) / 2)
+                ax.plot(rows["gamma"] + shift, rows["speedup"], color=style["color"],
+                        linewidth=0.8, alpha=0.5)
+                _points(ax, rows, "speedup", shift, **style)
+            top = cells.query("workload == @w and batch == @n and gamma == @gammas.max()")
+            ax.annotate(w, (gammas.max(), top["speedup"].median()), (8, 0), va="center",
+                        textcoords="offset points", color=_colour(study, w), fontweight="bold",
+                        annotation_clip=False)
+    first = figure.axes[0]
+    first.set_ylabel("speedup over γ = 0")
+    first.set_ylim(bottom=0)
+    _platform_key(study, first)
+    return figure
+
+
+def equation_fit(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 2: measured pot against equation (1) on the calibration platform."""
+    cells, p = frames["cells"], study.calibration
+    predicted = frames["predictions"].query("platform == @p.name")
+    figure, panels = _panels(study, lambda n: f"{p.label}, batch N = {n}")
+    for ax, n in panels:
+        for w in study.workloads:
+            colour = _colour(study, w)
+            rows = cells.query("workload == @w and platform == @p.name and batch == @n")
+            _points(ax, rows.query("gamma > 0"), "pot_ms", color=colour, marker=_marker(study, p.name))
+            _points(ax, rows.query("gamma == 0"), "pot_ms", color="black", marker=_marker(study, p.name))
+            base = rows.query("gamma == 0")["pot_ms"].tolist()
+            for predictor, dash in (("equation", "-"), ("exact_divisor", ":")):
+                line = predicted.query(
+                    "workload == @w and batch == @n and predictor == @predictor"
+                ).sort_values("gamma")
+                ax.plot([0, *line["gamma"]], base + line["predicted_ms"].tolist(), dash,
+                        color=colour, linewidth=1.3)
+            last = rows.sort_values("gamma").iloc[-1]
+            ax.annotate(w, (last["gamma"], last["pot_ms"]), (8, 0), va="center", color=colour,
+                        textcoords="offset points", fontweight="bold", annotation_clip=False)
+        _log_ms(ax)
+    first = figure.axes[0]
+    first.plot([], [], "-", color=GREY, label="equation (1), counter α")
+    first.plot([], [], ":", color=GREY, label="exact divisor, counter τ")
+    first.plot([], [], _marker(study, p.name), color=GREY, linestyle="none", label="measured")
+    first.legend(loc="lower left")
+    first.set_ylabel("ms per output token")
+    return figure
+
+
+def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 3: ideal and measured speedup at full acceptance; what the gap is made of.
+
+    Of the measured step beyond the baseline, d t_base is the predicted verify cost and the rest
+    the residual; both are drawn as the speedup they cost, in that order.
+    """
+    copying = [w.name for w in study.workloads.values() if w.kind == "repeat"]
+    cells = frames["cells"].query("workload in @copying and gamma > 0")
+    cells = cells.merge(frames["overheads"], on=["platform", "batch", "gamma"])
+    figure, panels = _panels(study, lambda n: f"{', '.join(copying)}, batch N = {n}")
+    width = 0.7 / len(study.platforms)
+    for ax, n in panels:
+        gammas = [g for g in study.gammas if g]
+        ax.set_xticks(range(len(gammas)), [str(g) for g in gammas])
+        for x, g in enumerate(gammas):
+            for i, p in enumerate(study.platforms):
+                row = cells.query("batch == @n and gamma == @g and platform == @p").iloc[0]
+                at = x + width * (i - (len(study.platforms) - 1) / 2)
+                ideal, measured = row["tau"], row["speedup"]
+                after_verify = ideal / (1 + row["coverage"] * row["d"])
+                common = {"width": 0.9 * width, "linewidth": 0.6}
+                ax.bar(at, measured, color=COLOURS[i], edgecolor="black", **common)
+                ax.bar(at, ideal - after_verify, bottom=after_verify, color="#cccccc",
+                       edgecolor="black", **common)
+                low, high = sorted((measured, after_verify))
+                ax.bar(at, high - low, bottom=low, facecolor="none" if after_verify >= measured else "white",
+                       edgecolor="black", hatch="////" if after_verify >= measured else "....", **common)
+                ax.plot([at - width / 2, at + width / 2], [g + 1, g + 1], "k--", linewidth=1)
+    first = figure.axes[0]
+    for i, p in enumerate(study.platforms.values()):
+        first.bar(0, 0, color=COLOURS[i], edgecolor="black", label=f"measured, {p.label}")
+    first.bar(0, 0, color="#cccccc", edgecolor="black", label="verify overhead d (predicted)")
+    first.bar(0, 0, facecolor="none", edgecolor="black", hatch="////", label="host residual")
+    first.bar(0, 0, facecolor="white", edgecolor="black", hatch="....", label="d predicted too large")
+    first.plot([], [], "k--", linewidth=1, label="ideal γ + 1")
+    first.legend(loc="upper left", fontsize=7)
+    first.set_ylabel("speedup over γ = 0")
+    first.set_ylim(0, 1.45 * (max(study.gammas) + 1))
+    return figure
+
+
+def timing_alpha(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 5: equation (1) inverted for alpha, a cross-check, beside the counter."""
+    table = frames["timing_alpha"]
+    figure, ax = plt.subplots(figsize=(4.4, 3.2), layout="constrained")
+    for w in study.workloads:
+        for p in study.platforms:
+            rows = table.query("workload == @w and platform == @p").sort_values("gamma")
+            ax.plot(rows["gamma"], rows["alpha_timing"], marker=_marker(study, p),
+                    color=_colour(study, w), linewidth=1)
+        counter = table.query("workload == @w and platform == @study.calibration.name")
+        ax.plot(counter["gamma"], counter["alpha"], "--", color=_colour(study, w), linewidth=1)
+        ax.annotate(w, (counter["gamma"].max(), counter["alpha"].iloc[-1]), (8, 0), va="center",
+                    textcoords="offset points", color=_colour(study, w), fontweight="bold",
+                    annotation_clip=False)
+    ax.plot([], [], "--", color=GREY, label="engine's counter")
+    _platform_key(study, ax)
+    ax.legend(loc="center left", title="from timing:", alignment="left")
+    ax.set_xticks([g for g in study.gammas if g])
+    ax.set_xlabel("draft length γ")
+    ax.set_ylabel("acceptance α")
+    return figure
+
+
+def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 6: every speculative cell, predicted against measured; held out is hollow."""
+    table = frames["predictions"]
+    shown = [("equation", "equation (1)"), ("exact_divisor", "exact divisor")]
+    figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), sharex=True, sharey=True,
+                                layout="constrained")
+    both = table[table["predictor"].isin([k for k, _ in shown])]
+    low = 0.85 * both[["pot_ms", "predicted_ms"]].min().min()
+    high = 1.18 * both[["pot_ms", "predicted_ms"]].max().max()
+    for ax, (predictor, name) in zip(axes, shown, strict=True):
+        ax.plot([low, high], [low, high], "-", color=GREY, linewidth=0.8)
+        rows = table.query("predictor == @predictor")
+        for w in study.workloads:
+            for p in study.platforms.values():
+                some = rows.query("workload == @w and platform == @p.name")
+                colour = _colour(study, w)
+                ax.errorbar(
+                    some["pot_ms"], some["predicted_ms"],
+                    xerr=np.clip([some["pot_ms"] - some["pot_ms_low"],
+                                  some["pot_ms_high"] - some["pot_ms"]], 0, None),
+                    fmt=_marker(study, p.name), color=colour, linewidth=0.8, markersize=5,
+                    markerfacecolor="white" if p.role == "heldout" else colour,
+                )
+        held = rows[rows["held_out"]]["error_pct"].abs().mean()
+        ax.set_title(f"{name}: held-out error {held:.1f}% mean" if len(rows[rows["held_out"]]) else name)
+        ax.set_xlim(low, high)
+        ax.set_ylim(low, high)
+        ax.set_aspect("equal")
+        _log_ms(ax, "x")
+        _log_ms(ax, "y")
+        ax.set_xlabel("measured ms per output token")
+    axes[0].set_ylabel("predicted ms per output token")
+    _platform_key(study, axes[0], hollow_heldout=True)
+    for i, w in enumerate(study.workloads):
+        axes[1].text(0.97, 0.05 + 0.08 * i, w, transform=axes[1].transAxes, ha="right",
+                     color=_colour(study, w), fontweight="bold")
+    return figure
+
+
+FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
+    "figure1_speedup": speedup,
+    "figure2_equation": equation_fit,
+    "figure3_shortfall": shortfall,
+    "figure5_timing_alpha": timing_alpha,
+    "figure6_parity": parity,
+}

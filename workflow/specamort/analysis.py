@@ -186,7 +186,10 @@ def predictions(
     reference = spec[spec["platform"] == name].set_index(key)
     lookup = pd.MultiIndex.from_frame(spec[key])
     timing = equation.alpha_from_timing(
-        reference["pot_ms"], reference["t_base_ms"], reference["d"], reference.index.get_level_values("gamma")
+        reference["pot_ms"],
+        reference["t_base_ms"],
+        reference["d"],
+        reference.index.get_level_values("gamma"),
     )
     timing = timing.groupby(["workload", "gamma"]).mean()
     spec["alpha_timing"] = timing.reindex(
@@ -205,9 +208,7 @@ def predictions(
         "timing_alpha": equation.pot(base, over, spec["alpha_timing"], gamma),
     }
     kept = ["origin", *key, "platform", "t_base_ms", "d", "pot_ms", "pot_ms_low", "pot_ms_high"]
-    long = pd.concat(
-        [spec[kept].assign(predictor=k, predicted_ms=v) for k, v in predicted.items()]
-    )
+    long = pd.concat([spec[kept].assign(predictor=k, predicted_ms=v) for k, v in predicted.items()])
     long["held_out"] = long["platform"] != name
     long["calibrated_on"] = name
     long["error_pct"] = equation.percentage_error(long["predicted_ms"], long["pot_ms"])
@@ -225,7 +226,9 @@ def errors(predicted: pd.DataFrame) -> pd.DataFrame:
     """Mean absolute, maximum and mean signed percentage error, by predictor and workload."""
     everything = predicted.assign(workload="all")
     both = pd.concat([predicted, everything])
-    sets = pd.concat([both.assign(cells_of="all"), both[both["held_out"]].assign(cells_of="held out")])
+    sets = pd.concat(
+        [both.assign(cells_of="all"), both[both["held_out"]].assign(cells_of="held out")]
+    )
     return (
         sets.groupby(["cells_of", "predictor", "workload"])["error_pct"]
         .agg(
@@ -244,7 +247,9 @@ def host_residuals(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
     spec["host_residual_ms"] = equation.host_residual_ms(
         spec["pot_ms"], spec["t_base_ms"], spec["d"], spec["coverage"], spec["tau"]
     )
-    return spec[["origin", *CELL, "t_base_ms", "d", "coverage", "tau", "pot_ms", "host_residual_ms"]]
+    return spec[
+        ["origin", *CELL, "t_base_ms", "d", "coverage", "tau", "pot_ms", "host_residual_ms"]
+    ]
 
 
 def timing_alpha(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
@@ -253,9 +258,11 @@ def timing_alpha(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
     spec["alpha_timing"] = equation.alpha_from_timing(
         spec["pot_ms"], spec["t_base_ms"], spec["d"], spec["gamma"]
     )
-    return spec.groupby(["origin", "platform", "workload", "gamma"])[
-        ["alpha_timing", "alpha"]
-    ].mean().reset_index()
+    return (
+        spec.groupby(["origin", "platform", "workload", "gamma"])[["alpha_timing", "alpha"]]
+        .mean()
+        .reset_index()
+    )
 
 
 def counter_agreement(table: pd.DataFrame, records: Iterable[dict]) -> pd.DataFrame:
@@ -312,7 +319,9 @@ def divergence(records: Iterable[dict]) -> pd.DataFrame:
         if r["settings"]["workload"]["sampling"].get("temperature", 0) == 0:
             timed = next(x for x in r["repetitions"] if not x["warmup"])
             c = r["cell"]
-            texts[c["platform"], c["replicate"], c["workload"], c["batch"], c["gamma"]] = timed.get("token_ids", [])
+            texts[c["platform"], c["replicate"], c["workload"], c["batch"], c["gamma"]] = timed.get(
+                "token_ids", []
+            )
     rows = []
     for (*where, gamma), ids in texts.items():
         if gamma == 0:
@@ -324,5 +333,14 @@ def divergence(records: Iterable[dict]) -> pd.DataFrame:
                 dict(zip(names, where, strict=True))
                 | {"gamma": gamma, "sequence": i, "tokens": len(b), "first_difference": first}
             )
-    columns = ["platform", "replicate", "workload", "batch", "gamma", "sequence", "tokens", "first_difference"]
+    columns = [
+        "platform",
+        "replicate",
+        "workload",
+        "batch",
+        "gamma",
+        "sequence",
+        "tokens",
+        "first_difference",
+    ]
     return pd.DataFrame(rows, columns=columns)

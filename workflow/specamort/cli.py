@@ -72,7 +72,9 @@ def _job(args):
         platform = study.platforms[args.platform]
     except KeyError:
         known = ", ".join(study.platforms)
-        raise SpecamortError(f"{args.study}: no platform {args.platform!r}; it has {known}") from None
+        raise SpecamortError(
+            f"{args.study}: no platform {args.platform!r}; it has {known}"
+        ) from None
     return study, platform, model_dir(study.model), _results(study)
 
 

@@ -48,8 +48,16 @@ def draw_all(study: Study, results: Path) -> None:
         for name, draw in FIGURES.items():
             figure = draw(study, frames)
             if (frames["cells"]["origin"] == "synthetic").any():
-                figure.text(0.5, 0.5, "synthetic", fontsize=48, color="#00000022", rotation=25,
-                            ha="center", va="center")
+                figure.text(
+                    0.5,
+                    0.5,
+                    "synthetic",
+                    fontsize=48,
+                    color="#00000022",
+                    rotation=25,
+                    ha="center",
+                    va="center",
+                )
             for suffix in FORMATS:
                 metadata = {"Date": None} if suffix == "svg" else None
                 figure.savefig(
@@ -73,8 +81,12 @@ def _marker(study: Study, platform: str) -> str:
 def _panels(study: Study, title: Callable[[int], str]) -> tuple[Figure, Iterator]:
     """One panel a batch size, all on one scale."""
     figure, axes = plt.subplots(
-        1, len(study.batches), figsize=(3.4 * len(study.batches) + 0.6, 3.2),
-        sharey=True, squeeze=False, layout="constrained",
+        1,
+        len(study.batches),
+        figsize=(3.4 * len(study.batches) + 0.6, 3.2),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for ax, n in zip(axes[0], study.batches, strict=True):
         ax.set_title(title(n))
@@ -86,8 +98,13 @@ def _panels(study: Study, title: Callable[[int], str]) -> tuple[Figure, Iterator
 def _points(ax: Axes, rows: pd.DataFrame, y: str, offset: float = 0.0, **style) -> None:
     low, high = rows[y] - rows[f"{y}_low"], rows[f"{y}_high"] - rows[y]
     ax.errorbar(
-        rows["gamma"] + offset, rows[y], yerr=np.clip([low, high], 0, None),
-        linestyle="none", capsize=2, markersize=5, **style,
+        rows["gamma"] + offset,
+        rows[y],
+        yerr=np.clip([low, high], 0, None),
+        linestyle="none",
+        capsize=2,
+        markersize=5,
+        **style,
     )
 
 
@@ -95,8 +112,14 @@ def _platform_key(study: Study, ax: Axes, hollow_heldout: bool = False) -> None:
     for p in study.platforms.values():
         face = "white" if hollow_heldout and p.role == "heldout" else GREY
         role = "calibration" if p.role == "calibration" else "held out"
-        ax.plot([], [], _marker(study, p.name), color=GREY, markerfacecolor=face,
-                label=f"{p.label} ({role})")
+        ax.plot(
+            [],
+            [],
+            _marker(study, p.name),
+            color=GREY,
+            markerfacecolor=face,
+            label=f"{p.label} ({role})",
+        )
     ax.legend(loc="upper left", handletextpad=0.2)
 
 
@@ -118,8 +141,15 @@ def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     gammas = np.array(study.gammas)
     for ax, n in panels:
         ax.plot(gammas, gammas + 1, "--", color=GREY, linewidth=1)
-        ax.annotate("ideal γ + 1", (gammas.max(), gammas.max() + 1), (-4, 2), color=GREY,
-                    textcoords="offset points", ha="right", va="bottom")
+        ax.annotate(
+            "ideal γ + 1",
+            (gammas.max(), gammas.max() + 1),
+            (-4, 2),
+            color=GREY,
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+        )
         ax.axhline(1, color=GREY, linewidth=0.8)
         for w in study.workloads:
             for i, p in enumerate(study.platforms):
@@ -128,13 +158,25 @@ def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
                 )
                 style = {"color": _colour(study, w), "marker": _marker(study, p)}
                 shift = 0.08 * (i - (len(study.platforms) - 1) / 2)
-                ax.plot(rows["gamma"] + shift, rows["speedup"], color=style["color"],
-                        linewidth=0.8, alpha=0.5)
+                ax.plot(
+                    rows["gamma"] + shift,
+                    rows["speedup"],
+                    color=style["color"],
+                    linewidth=0.8,
+                    alpha=0.5,
+                )
                 _points(ax, rows, "speedup", shift, **style)
             top = cells.query("workload == @w and batch == @n and gamma == @gammas.max()")
-            ax.annotate(w, (gammas.max(), top["speedup"].median()), (8, 0), va="center",
-                        textcoords="offset points", color=_colour(study, w), fontweight="bold",
-                        annotation_clip=False)
+            ax.annotate(
+                w,
+                (gammas.max(), top["speedup"].median()),
+                (8, 0),
+                va="center",
+                textcoords="offset points",
+                color=_colour(study, w),
+                fontweight="bold",
+                annotation_clip=False,
+            )
     first = figure.axes[0]
     first.set_ylabel("speedup over γ = 0")
     first.set_ylim(bottom=0)
@@ -151,18 +193,35 @@ def equation_fit(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
         for w in study.workloads:
             colour = _colour(study, w)
             rows = cells.query("workload == @w and platform == @p.name and batch == @n")
-            _points(ax, rows.query("gamma > 0"), "pot_ms", color=colour, marker=_marker(study, p.name))
-            _points(ax, rows.query("gamma == 0"), "pot_ms", color="black", marker=_marker(study, p.name))
+            _points(
+                ax, rows.query("gamma > 0"), "pot_ms", color=colour, marker=_marker(study, p.name)
+            )
+            _points(
+                ax, rows.query("gamma == 0"), "pot_ms", color="black", marker=_marker(study, p.name)
+            )
             base = rows.query("gamma == 0")["pot_ms"].tolist()
             for predictor, dash in (("equation", "-"), ("exact_divisor", ":")):
                 line = predicted.query(
                     "workload == @w and batch == @n and predictor == @predictor"
                 ).sort_values("gamma")
-                ax.plot([0, *line["gamma"]], base + line["predicted_ms"].tolist(), dash,
-                        color=colour, linewidth=1.3)
+                ax.plot(
+                    [0, *line["gamma"]],
+                    base + line["predicted_ms"].tolist(),
+                    dash,
+                    color=colour,
+                    linewidth=1.3,
+                )
             last = rows.sort_values("gamma").iloc[-1]
-            ax.annotate(w, (last["gamma"], last["pot_ms"]), (8, 0), va="center", color=colour,
-                        textcoords="offset points", fontweight="bold", annotation_clip=False)
+            ax.annotate(
+                w,
+                (last["gamma"], last["pot_ms"]),
+                (8, 0),
+                va="center",
+                color=colour,
+                textcoords="offset points",
+                fontweight="bold",
+                annotation_clip=False,
+            )
         _log_ms(ax)
     first = figure.axes[0]
     first.plot([], [], "-", color=GREY, label="equation (1), counter α")
@@ -195,18 +254,33 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
                 after_verify = ideal / (1 + row["coverage"] * row["d"])
                 common = {"width": 0.9 * width, "linewidth": 0.6}
                 ax.bar(at, measured, color=COLOURS[i], edgecolor="black", **common)
-                ax.bar(at, ideal - after_verify, bottom=after_verify, color="#cccccc",
-                       edgecolor="black", **common)
+                ax.bar(
+                    at,
+                    ideal - after_verify,
+                    bottom=after_verify,
+                    color="#cccccc",
+                    edgecolor="black",
+                    **common,
+                )
                 low, high = sorted((measured, after_verify))
-                ax.bar(at, high - low, bottom=low, facecolor="none" if after_verify >= measured else "white",
-                       edgecolor="black", hatch="////" if after_verify >= measured else "....", **common)
+                ax.bar(
+                    at,
+                    high - low,
+                    bottom=low,
+                    facecolor="none" if after_verify >= measured else "white",
+                    edgecolor="black",
+                    hatch="////" if after_verify >= measured else "....",
+                    **common,
+                )
                 ax.plot([at - width / 2, at + width / 2], [g + 1, g + 1], "k--", linewidth=1)
     first = figure.axes[0]
     for i, p in enumerate(study.platforms.values()):
         first.bar(0, 0, color=COLOURS[i], edgecolor="black", label=f"measured, {p.label}")
     first.bar(0, 0, color="#cccccc", edgecolor="black", label="verify overhead d (predicted)")
     first.bar(0, 0, facecolor="none", edgecolor="black", hatch="////", label="host residual")
-    first.bar(0, 0, facecolor="white", edgecolor="black", hatch="....", label="d predicted too large")
+    first.bar(
+        0, 0, facecolor="white", edgecolor="black", hatch="....", label="d predicted too large"
+    )
     first.plot([], [], "k--", linewidth=1, label="ideal γ + 1")
     first.legend(loc="upper left", fontsize=7)
     first.set_ylabel("speedup over γ = 0")
@@ -221,13 +295,25 @@ def timing_alpha(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     for w in study.workloads:
         for p in study.platforms:
             rows = table.query("workload == @w and platform == @p").sort_values("gamma")
-            ax.plot(rows["gamma"], rows["alpha_timing"], marker=_marker(study, p),
-                    color=_colour(study, w), linewidth=1)
+            ax.plot(
+                rows["gamma"],
+                rows["alpha_timing"],
+                marker=_marker(study, p),
+                color=_colour(study, w),
+                linewidth=1,
+            )
         counter = table.query("workload == @w and platform == @study.calibration.name")
         ax.plot(counter["gamma"], counter["alpha"], "--", color=_colour(study, w), linewidth=1)
-        ax.annotate(w, (counter["gamma"].max(), counter["alpha"].iloc[-1]), (8, 0), va="center",
-                    textcoords="offset points", color=_colour(study, w), fontweight="bold",
-                    annotation_clip=False)
+        ax.annotate(
+            w,
+            (counter["gamma"].max(), counter["alpha"].iloc[-1]),
+            (8, 0),
+            va="center",
+            textcoords="offset points",
+            color=_colour(study, w),
+            fontweight="bold",
+            annotation_clip=False,
+        )
     ax.plot([], [], "--", color=GREY, label="engine's counter")
     _platform_key(study, ax)
     ax.legend(loc="center left", title="from timing:", alignment="left")
@@ -241,8 +327,9 @@ def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     """Figure 6: every speculative cell, predicted against measured; held out is hollow."""
     table = frames["predictions"]
     shown = [("equation", "equation (1)"), ("exact_divisor", "exact divisor")]
-    figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), sharex=True, sharey=True,
-                                layout="constrained")
+    figure, axes = plt.subplots(
+        1, 2, figsize=(7.2, 3.6), sharex=True, sharey=True, layout="constrained"
+    )
     both = table[table["predictor"].isin([k for k, _ in shown])]
     low = 0.85 * both[["pot_ms", "predicted_ms"]].min().min()
     high = 1.18 * both[["pot_ms", "predicted_ms"]].max().max()
@@ -254,14 +341,23 @@ def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
                 some = rows.query("workload == @w and platform == @p.name")
                 colour = _colour(study, w)
                 ax.errorbar(
-                    some["pot_ms"], some["predicted_ms"],
-                    xerr=np.clip([some["pot_ms"] - some["pot_ms_low"],
-                                  some["pot_ms_high"] - some["pot_ms"]], 0, None),
-                    fmt=_marker(study, p.name), color=colour, linewidth=0.8, markersize=5,
+                    some["pot_ms"],
+                    some["predicted_ms"],
+                    xerr=np.clip(
+                        [some["pot_ms"] - some["pot_ms_low"], some["pot_ms_high"] - some["pot_ms"]],
+                        0,
+                        None,
+                    ),
+                    fmt=_marker(study, p.name),
+                    color=colour,
+                    linewidth=0.8,
+                    markersize=5,
                     markerfacecolor="white" if p.role == "heldout" else colour,
                 )
         held = rows[rows["held_out"]]["error_pct"].abs().mean()
-        ax.set_title(f"{name}: held-out error {held:.1f}% mean" if len(rows[rows["held_out"]]) else name)
+        ax.set_title(
+            f"{name}: held-out error {held:.1f}% mean" if len(rows[rows["held_out"]]) else name
+        )
         ax.set_xlim(low, high)
         ax.set_ylim(low, high)
         ax.set_aspect("equal")
@@ -271,8 +367,15 @@ def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     axes[0].set_ylabel("predicted ms per output token")
     _platform_key(study, axes[0], hollow_heldout=True)
     for i, w in enumerate(study.workloads):
-        axes[1].text(0.97, 0.05 + 0.08 * i, w, transform=axes[1].transAxes, ha="right",
-                     color=_colour(study, w), fontweight="bold")
+        axes[1].text(
+            0.97,
+            0.05 + 0.08 * i,
+            w,
+            transform=axes[1].transAxes,
+            ha="right",
+            color=_colour(study, w),
+            fontweight="bold",
+        )
     return figure
 
 

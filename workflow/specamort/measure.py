@@ -62,7 +62,8 @@ def measure_block(
         measured = _cell(study, engine, cell, replicate, study.warmup, study.repetitions)
         record.write(
             partial / f"{cell}.json",
-            _record("timing", study, platform, replicate, cell, source, measured) | {"block": block},
+            _record("timing", study, platform, replicate, cell, source, measured)
+            | {"block": block},
         )
         bar.update()
     bar.close()

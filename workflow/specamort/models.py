@@ -40,7 +40,9 @@ def _from_package(model: Model, target: Path) -> None:
         ) from e
     gguf = [Path(f.locate()) for f in files if f.suffix == ".gguf"]
     if len(gguf) != 1:
-        raise SpecamortError(f"model.package: {model.package} carries {len(gguf)} GGUF files, not 1")
+        raise SpecamortError(
+            f"model.package: {model.package} carries {len(gguf)} GGUF files, not 1"
+        )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

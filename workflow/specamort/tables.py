@@ -12,10 +12,7 @@ from .errors import SpecamortError
 from .measure import block_dir
 from .study import Study, digest
 
-NAMES = (
-    "repetitions cells acceptance overheads predictions errors residuals timing_alpha "
-    "counter_agreement reading_cost divergence claims provenance"
-).split()
+NAMES = ["repetitions", "cells", "acceptance", "overheads", "predictions", "errors", "residuals", "timing_alpha", "counter_agreement", "reading_cost", "divergence", "claims", "provenance"]
 
 
 def table_paths(results: Path) -> list[Path]:
@@ -55,7 +52,10 @@ def timing_records(study: Study, results: Path) -> list[dict]:
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(load, places))
     mixed = pd.DataFrame(
-        {(r["cell"]["platform"], r["cell"]["replicate"], r["provenance"]["device"]["uuid"]) for r in found}
+        {
+            (r["cell"]["platform"], r["cell"]["replicate"], r["provenance"]["device"]["uuid"])
+            for r in found
+        }
     )
     doubled = mixed[mixed.duplicated([0, 1], keep=False)]
     if len(doubled):
@@ -81,9 +81,7 @@ def write_tables(study: Study, results: Path) -> None:
     calibrated = analysis.acceptance(study, table)
     predicted = analysis.predictions(study, table, calibrated, d)
     own = study.calibration.name
-    counters = [
-        record.read(raw / "counter" / own / f"{c}.json") for c in study.cells if c.gamma
-    ]
+    counters = [record.read(raw / "counter" / own / f"{c}.json") for c in study.cells if c.gamma]
     cost = analysis.reading_cost(
         *(record.read(raw / "overhead" / own / f"{state}.json") for state in ("on", "off"))
     )

@@ -1,0 +1,41 @@
+PYTHON ?= python3
+STUDY ?= config/local.yaml
+BIN := .venv/bin
+# The kernel drops this lock with the last process that holds it, however it ends; Snakemake's own
+# would outlive a killed run and stop the next one.
+ONE_AT_A_TIME := mkdir -p results && flock -n -E 75 results/.lock
+
+.PHONY: study env test lint bench clean
+
+study: env  ## the whole study, from nothing to results/<name>/report.html
+	@$(BIN)/specamort check --study $(STUDY)
+	@$(ONE_AT_A_TIME) $(BIN)/snakemake --profile profiles/local --nolock --configfile $(STUDY) || \
+	  { s=$$?; [ $$s -ne 75 ] || echo "another study is running here; wait for it" >&2; exit $$s; }
+	@echo "report: results/$$(sed -n 's/^name: *//p' $(STUDY))/report.html"
+
+env: .venv/ready
+
+.venv/ready: envs/cpu.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c envs/cpu.lock torch==2.13.0
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r envs/cpu.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	touch $@
+
+test: env  ## everything, the real engine included
+	$(BIN)/pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/snakemake --lint
+
+bench: env  ## the figures of docs/benchmarks.md
+	$(BIN)/python benchmarks/harness.py
+	PYTHONPATH=tests $(BIN)/python benchmarks/analysis.py
+
+clean:
+	rm -rf .venv .snakemake

@@ -1,0 +1,85 @@
+"""The real engine through the whole DAG: real model, real counters, two CPU platforms."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from specamort import tables
+from specamort.study import read_study
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    from conftest import ROOT
+
+    home = tmp_path_factory.mktemp("study")
+    for name in ("Snakefile", "workflow", "config", "profiles"):
+        (home / name).symlink_to(ROOT / name)
+
+    def snakemake(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "snakemake", "--profile", "profiles/local"]
+            + ["--configfile", "config/small.yaml", *args],
+            cwd=home,
+            capture_output=True,
+            text=True,
+        )
+
+    first = snakemake()
+    assert first.returncode == 0, first.stderr[-4000:]
+    return home / "results/small", snakemake
+
+
+def test_report_from_measured_numbers(ran):
+    results, snakemake = ran
+    page = (results / "report.html").read_text()
+    assert "synthetic" not in page
+    cells = tables.read_table(results, "cells").set_index(["platform", "workload", "gamma"])
+    assert (cells["origin"] == "measured").all()
+    for platform in ("cpu-bf16", "cpu-fp32"):
+        # copying with full acceptance must be faster, whatever the machine
+        assert cells.loc[(platform, "repeat", 2), "speedup"] > 1
+        assert cells.loc[(platform, "repeat", 2), "tau"] == 3
+
+
+def test_acceptance_is_the_counters(ran):
+    results, _ = ran
+    acceptance = tables.read_table(results, "acceptance").set_index("workload")
+    assert acceptance.loc["repeat", "alpha"] >= 0.98
+    assert acceptance["in_band"].all()
+    assert tables.read_table(results, "counter_agreement")["agree"].all()
+
+
+def test_counters_add_up(ran):
+    """Tokens a step emits are one and what was accepted; the engine counts the same steps."""
+    results, _ = ran
+    reps = tables.read_table(results, "repetitions")
+    assert (reps["decode_tokens"] == reps["decode_steps"] + reps["accepted"]).all()
+    assert (reps["engine_steps"] == reps["decode_steps"] + 1).all()  # batch 1: the prefill
+    assert (reps.loc[reps["gamma"] == 0, "drafts"] == 0).all()
+
+
+def test_block_is_one_device_and_provenance_is_whole(ran):
+    results, _ = ran
+    blocks = tables.read_table(results, "provenance")
+    assert len(blocks) == 2 and blocks["device_uuid"].notna().all()
+    assert blocks["vllm"].str.contains(r"vllm.* \d").all()
+    study = read_study("config/small.yaml")
+    assert len(tables.timing_records(study, results)) == 8
+
+
+def test_second_run_has_nothing_to_do_and_a_lost_record_costs_one_cell(ran):
+    results, snakemake = ran
+    again = snakemake("-n")
+    assert "Nothing to be done" in again.stdout + again.stderr
+    lost = results / "raw/timing/cpu-fp32/r0/open-n1-g2.json"
+    lost.unlink()
+    kept = {p: p.read_bytes() for p in results.glob("raw/timing/**/*.json")}
+    repaired = snakemake()
+    assert repaired.returncode == 0, repaired.stderr[-4000:]
+    assert lost.exists()
+    assert {p: p.read_bytes() for p in kept} == kept
+    assert len(re.findall(r"^localrule measure:|^rule measure:", repaired.stderr, re.M)) == 1

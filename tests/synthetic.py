@@ -1,0 +1,152 @@
+"""Records of a study that was never run: every number obeys the equation, and says so.
+
+They are marked `origin: synthetic`; the tables, figures and report carry the word.
+"""
+
+import random
+
+from specamort import equation
+from specamort.measure import block_dir
+from specamort.roofline import Shape, attention_cost, bound_ms, gemm_cost
+from specamort.study import Cell, Study, digest
+
+SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=256)
+BANDWIDTH, PEAK = 1e10, 1e11
+
+
+def microbenchmark(study: Study, device: str = "gpu") -> dict:
+    """A device at 50% of its roofline in every kernel."""
+    rows = sorted({1, 2, 4, 8, 16} | {n * (g + 1) for n in study.batches for g in study.gammas})
+    sizes = {**SHAPE.layer_gemms, "head": SHAPE.head_gemm}
+    measured = {
+        "shape": vars(SHAPE),
+        "itemsize": 2,
+        "context": study.context_tokens,
+        "bandwidth": BANDWIDTH,
+        "peak": PEAK,
+        "gemm": {
+            k: {str(m): 2 * bound_ms(*gemm_cost(*s, m, 2), BANDWIDTH, PEAK) for m in rows}
+            for k, s in sizes.items()
+        },
+        "attention": {
+            str(n): {
+                str(g + 1): 2
+                * bound_ms(
+                    *attention_cost(SHAPE, n, g + 1, study.context_tokens, 2), BANDWIDTH, PEAK
+                )
+                for g in study.gammas
+            }
+            for n in study.batches
+        },
+    }
+    return measured | {"hash": digest(measured)}
+
+
+def provenance(study: Study, platform: str, uuid: str | None = None) -> dict:
+    return {
+        "config_hash": "0" * 16,
+        "code_version": "synthetic",
+        "vllm": "none",
+        "torch": "none",
+        "device": {"name": f"synthetic {platform}", "uuid": uuid or f"uuid-{platform}"},
+        "driver": "none",
+        "host": "nowhere",
+        "job_id": None,
+        "clocks_mhz": {},
+        "started": "2026-01-01T00:00:00+00:00",
+        "finished": "2026-01-01T00:01:00+00:00",
+    }
+
+
+def repetition(
+    index: int, warmup: bool, batch: int, gamma: int, pot_ms: float, alpha: float, tokens: int = 61
+) -> dict:
+    """A repetition whose every step has a full draft, `alpha` of it accepted on average."""
+    steps = round((tokens - 1) / (alpha * gamma + 1))
+    drafts = steps * batch if gamma else 0
+    return {
+        "index": index,
+        "warmup": warmup,
+        "seed": None,
+        "sequences": [
+            {"tokens": tokens, "pot_ms": pot_ms, "arrival_pot_ms": pot_ms, "sha256": "0" * 64}
+            for _ in range(batch)
+        ],
+        "decode_steps": steps * batch,
+        "counters": {
+            "engine_steps": steps + 1,
+            "drafts": drafts,
+            "drafted": drafts * gamma,
+            "accepted": round(drafts * gamma * alpha),
+            "accepted_per_pos": [round(drafts * alpha)] * gamma,
+        },
+        "token_ids": [[1, 2, 3]] * batch,
+    }
+
+
+def timing(
+    study: Study,
+    platform: str,
+    replicate: int,
+    cell: Cell,
+    d: float,
+    noise: float = 0.0,
+    t_base: float = 10.0,
+) -> dict:
+    """One timing record that equation (1) fits exactly when `noise` is 0."""
+    alpha = 1.0 if study.workloads[cell.workload].kind == "repeat" else 0.0
+    pot = equation.pot(t_base, d, alpha, cell.gamma)
+    rng = random.Random(f"{platform}-{replicate}-{cell}")
+    runs = [
+        repetition(
+            i, i < study.warmup, cell.batch, cell.gamma, pot * (1 + noise * rng.gauss(0, 1)), alpha
+        )
+        for i in range(study.warmup + study.repetitions)
+    ]
+    settings = study.settings(platform, cell)
+    return {
+        "schema_version": 1,
+        "kind": "timing",
+        "origin": "synthetic",
+        "study": study.name,
+        "cell": {"platform": platform, "replicate": replicate, **vars(cell)},
+        "settings": settings,
+        "settings_hash": digest(settings),
+        "provenance": provenance(study, platform),
+        "block": {"id": f"{platform}-{replicate}", "seed": "0", "gamma_order": list(study.gammas)},
+        "prompt": {"tokens": study.context_tokens, "sha256": []},
+        "repetitions": runs,
+    }
+
+
+def write_study(study: Study, results, noise: float = 0.0) -> None:
+    """Every record that the study's measuring rules would have written."""
+    from specamort import analysis, record
+
+    bench = microbenchmark(study)
+    d = analysis.overheads(study, dict.fromkeys(study.platforms, bench))
+    d = d.set_index(["platform", "batch", "gamma"])["d"]
+    raw = results / "raw"
+    for i, p in enumerate(study.platforms):
+        record.write(
+            raw / "microbenchmark" / f"{p}.json",
+            {
+                "kind": "microbenchmark",
+                "origin": "synthetic",
+                "study": study.name,
+                "settings": {},
+                "settings_hash": "",
+                "provenance": provenance(study, p),
+                "microbenchmark": bench,
+            },
+        )
+        for c in study.cells:
+            over = float(d[p, c.batch, c.gamma])
+            for r in range(study.replicates):
+                one = timing(study, p, r, c, over, noise, t_base=10.0 - i)
+                record.write(block_dir(results, p, r) / f"{c}.json", one)
+            if study.platforms[p].role == "calibration" and c.gamma:
+                record.write(raw / "counter" / p / f"{c}.json", one | {"kind": "counter"})
+        if study.platforms[p].role == "calibration":
+            for state in ("on", "off"):
+                record.write(raw / "overhead" / p / f"{state}.json", one | {"kind": "overhead"})

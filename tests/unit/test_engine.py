@@ -1,0 +1,33 @@
+"""What of the engine's edge can be told without starting it."""
+
+import os
+
+import pytest
+from specamort import engine
+from specamort.errors import SpecamortError
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+def test_inherited_thread_counts_do_not_reach_the_engine(small):
+    os.environ |= {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    engine._environment(small.calibration)
+    assert not [k for k in os.environ if k.endswith("_NUM_THREADS")]
+
+
+def test_more_threads_than_the_machine_has(small):
+    from dataclasses import replace
+
+    with pytest.raises(SpecamortError, match=r"platforms\.cpu-bf16\.threads: 4096 asked"):
+        engine._environment(replace(small.calibration, threads=4096))
+
+
+def test_engine_that_does_not_start_says_so_in_one_line(small, tmp_path, monkeypatch):
+    """A model directory without a model: vLLM's long words end in one sentence of ours."""
+    pytest.importorskip("vllm")
+    with pytest.raises(SpecamortError, match="vLLM did not start on cpu-bf16 with gamma 0: ") as e:
+        engine.Engine(tmp_path, small, small.calibration, 0)
+    assert "\n" not in str(e.value)

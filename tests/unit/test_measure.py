@@ -1,0 +1,189 @@
+"""The measuring jobs with a stand-in for the engine; nothing here is a measurement."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic
+from specamort import measure, record
+from specamort.errors import SpecamortError
+from specamort.study import read_study
+from test_workloads import Letters
+
+
+class Stub:
+    """Counts what it is asked; an engine whose numbers mean nothing."""
+
+    started: list
+    fail_at: int | None = None
+
+    def __init__(self, model, study, platform, gamma, statistics=True):
+        self.gamma, self.tokenizer = gamma, Letters()
+        type(self).started.append(gamma)
+
+    def run(self, prompts, tokens, sampling, seed):
+        cls = type(self)
+        if cls.fail_at is not None:
+            cls.fail_at -= 1
+            if cls.fail_at < 0:
+                raise SpecamortError("the engine died")
+        return synthetic.repetition(0, False, len(prompts), self.gamma, 5.0, 1.0, tokens)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def engine():
+    return type("Fresh", (Stub,), {"started": [], "fail_at": None})
+
+
+@pytest.fixture
+def study(root):
+    # room for a chat request in a tokenizer of letters
+    return replace(read_study(root / "config/small.yaml"), context_tokens=400)
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch):
+    """The device a block runs on; tests move it."""
+    where = {"uuid": "gpu-1"}
+    monkeypatch.setattr(
+        measure, "provenance", lambda s, p: synthetic.provenance(s, p.name, where["uuid"])
+    )
+    return where
+
+
+def block(study, results, engine, replicate=0):
+    platform = study.calibration
+    measure.measure_block(study, platform, replicate, Path("m"), results, start=engine)
+    home = measure.block_dir(results, platform.name, replicate)
+    return {c: record.read(home / f"{c}.json") for c in study.cells}
+
+
+def test_block_is_whole_and_says_where_it_is_from(study, tmp_path, engine):
+    records = block(study, tmp_path, engine)
+    assert sorted(engine.started) == [0, 2]  # one start serves all cells of a gamma
+    assert len({r["block"]["id"] for r in records.values()}) == 1
+    one = next(iter(records.values()))
+    assert one["block"]["gamma_order"] == engine.started
+    assert one["origin"] == "measured"
+    assert [x["warmup"] for x in one["repetitions"]] == [True, False, False]
+    assert one["prompt"]["tokens"] == 400
+    assert not list(tmp_path.rglob("partial"))
+
+
+def test_second_run_starts_nothing(study, tmp_path, engine):
+    block(study, tmp_path, engine)
+    engine.started.clear()
+    block(study, tmp_path, engine)
+    assert engine.started == []
+
+
+def test_deleted_record_is_measured_again_and_nothing_else(study, tmp_path, engine):
+    before = block(study, tmp_path, engine)
+    gone = next(c for c in study.cells if c.gamma == 2)
+    home = measure.block_dir(tmp_path, study.calibration.name, 0)
+    (home / f"{gone}.json").unlink()
+    stamps = {p: p.stat().st_mtime_ns for p in home.glob("*.json")}
+    engine.started.clear()
+    after = block(study, tmp_path, engine)
+    assert engine.started == [2]
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    assert after[gone]["block"]["id"] == before[gone]["block"]["id"]
+
+
+def test_what_was_finished_survives_a_failure(study, tmp_path, engine):
+    engine.fail_at = 4  # in the second cell
+    with pytest.raises(SpecamortError, match="the engine died"):
+        block(study, tmp_path, engine)
+    kept = list(tmp_path.rglob("partial/*.json"))
+    assert len(kept) == 1
+    ran_before = len(engine.started)
+    engine.fail_at = None
+    records = block(study, tmp_path, engine)
+    assert len(records) == 4 and len(engine.started) == ran_before + 2
+    assert len({r["block"]["id"] for r in records.values()}) == 1
+
+
+def test_block_on_another_device_starts_anew(study, tmp_path, engine, device):
+    engine.fail_at = 4
+    with pytest.raises(SpecamortError):
+        block(study, tmp_path, engine)
+    engine.fail_at, device["uuid"] = None, "gpu-2"
+    records = block(study, tmp_path, engine)
+    assert {r["provenance"]["device"]["uuid"] for r in records.values()} == {"gpu-2"}
+    (old,) = tmp_path.rglob("superseded/**/*.json")
+    assert record.read(old)["provenance"]["device"]["uuid"] == "gpu-1"
+
+
+def test_other_settings_and_broken_records_are_set_aside(study, tmp_path, engine):
+    block(study, tmp_path, engine)
+    home = measure.block_dir(tmp_path, study.calibration.name, 0)
+    broken = home / f"{study.cells[0]}.json"
+    broken.write_text(broken.read_text()[:100])
+    changed = replace(study, output_tokens=31)
+    records = block(changed, tmp_path, engine)
+    assert all(r["settings"]["output_tokens"] >= 31 for r in records.values())
+    assert len(list(tmp_path.rglob("superseded/**/*.json"))) == 4
+
+
+def test_sampling_is_seeded_and_said(study, tmp_path, engine):
+    hot = {k: replace(w, sampling={"temperature": 0.7}) for k, w in study.workloads.items()}
+    records = block(replace(study, workloads=hot), tmp_path, engine)
+    seeds = [x["seed"] for x in next(iter(records.values()))["repetitions"]]
+    assert None not in seeds and len(set(seeds)) == len(seeds)
+
+
+def test_counter_and_overhead_runs(study, tmp_path, engine):
+    measure.count(study, study.calibration, Path("m"), tmp_path, start=engine)
+    counted = [record.read(p) for p in (tmp_path / "raw/counter").rglob("*.json")]
+    assert {r["kind"] for r in counted} == {"counter"} and len(counted) == 2
+    assert not any(x["warmup"] for r in counted for x in r["repetitions"])
+    measure.overhead(study, study.calibration, Path("m"), tmp_path, start=engine)
+    assert len(list((tmp_path / "raw/overhead").rglob("*.json"))) == 2
+
+
+KILLED = """
+import sys
+sys.path[:0] = {paths!r}
+import time, synthetic, test_measure as t
+from pathlib import Path
+from dataclasses import replace
+from specamort import measure
+from specamort.study import read_study
+measure.provenance = lambda s, p: synthetic.provenance(s, p.name)
+class Slow(t.Stub):
+    started = []
+    def run(self, *a):
+        time.sleep(0.01)
+        return super().run(*a)
+study = replace(read_study({study!r}), context_tokens=400)
+print("ready", flush=True)
+measure.measure_block(study, study.calibration, 0, Path("m"), Path({results!r}), start=Slow)
+"""
+
+
+def test_sigkill_at_any_moment_then_the_next_run_continues(study, root, tmp_path, engine):
+    script = KILLED.format(
+        paths=[str(root / "tests"), str(root / "tests/unit")],
+        study=str(root / "config/small.yaml"),
+        results=str(tmp_path),
+    )
+    for delay in (0.0, 0.02, 0.05, 0.08, 0.11):
+        job = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        job.stdout.readline()
+        time.sleep(delay)
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        for path in tmp_path.rglob("*-g*.json"):
+            json.loads(path.read_text())
+            record.read(path)
+    assert len(block(study, tmp_path, engine)) == 4
+    assert not list(tmp_path.rglob("superseded"))

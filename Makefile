@@ -15,13 +15,11 @@ study: env  ## the whole study, from nothing to results/<name>/report.html
 
 env: .venv/ready
 
-.venv/ready: envs/cpu.lock pyproject.toml
+.venv/ready: envs/cpu.lock envs/cpu.post-deploy.sh pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q --disable-pip-version-check -c envs/cpu.lock torch==2.13.0
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r envs/cpu.lock
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	PATH=$(CURDIR)/$(BIN):$$PATH envs/cpu.post-deploy.sh
 	touch $@
 
 test: env  ## everything, the real engine included

@@ -12,17 +12,24 @@ from specamort.study import digest, read_study
 from specamort.tables import table_paths
 
 # A study is one whole file: two of them merged would be a third that nobody wrote.
-CONFIGS = [os.path.relpath(f) for f in workflow.overwrite_configfiles] or ["config/local.yaml"]
+CONFIGS = [os.path.relpath(f) for f in workflow.overwrite_configfiles] or [
+    "config/local.yaml"
+]
 if len(CONFIGS) > 1:
-    raise WorkflowError(f"one study at a time, but --configfile names {', '.join(CONFIGS)}")
+    raise WorkflowError(
+        f"one study at a time, but --configfile names {', '.join(CONFIGS)}"
+    )
 try:
     STUDY = read_study(CONFIGS[0])
 except SpecamortError as e:
     raise WorkflowError(str(e)) from None
 
 RESULTS = Path("results") / STUDY.name
-RUN = f"{sys.executable} -m specamort"
+ENVIRONMENT = str(Path(workflow.basedir) / "envs/cpu.yaml")
 STUDY_HASH = digest(Path(STUDY.file).read_text())
+
+# Jobs run in the environment that runs Snakemake, on whatever PATH they are started.
+shell.prefix(f"export PATH={Path(sys.executable).parent}:$PATH; ")
 
 
 wildcard_constraints:
@@ -31,9 +38,9 @@ wildcard_constraints:
 
 
 rule all:
+    default_target: True
     input:
         RESULTS / "report.html",
-    default_target: True
 
 
 include: "workflow/rules/models.smk"

@@ -61,7 +61,7 @@ def theirs(study, platform, model: Path, batch: int) -> float:
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"
             }
             subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-            latency[tokens] = statistics.median(json.load(open(out.name))["latencies"])
+            latency[tokens] = statistics.median(json.load(out)["latencies"])
     return 1e3 * (latency[study.output_tokens] - latency[1]) / (study.output_tokens - 1)
 
 

@@ -21,8 +21,10 @@ def ran(tmp_path_factory):
 
     def snakemake(*args):
         return subprocess.run(
-            [sys.executable, "-m", "snakemake", "--profile", "profiles/local"]
-            + ["--configfile", "config/small.yaml", *args],
+            [
+                *(sys.executable, "-m", "snakemake", "--profile", "profiles/local"),
+                *("--configfile", "config/small.yaml", *args),
+            ],
             cwd=home,
             capture_output=True,
             text=True,
@@ -34,7 +36,7 @@ def ran(tmp_path_factory):
 
 
 def test_report_from_measured_numbers(ran):
-    results, snakemake = ran
+    results, _ = ran
     page = (results / "report.html").read_text()
     assert "synthetic" not in page
     cells = tables.read_table(results, "cells").set_index(["platform", "workload", "gamma"])

@@ -210,7 +210,10 @@ def test_records_out_of_place_are_refused(local, tmp_path):
 def test_claims_never_print_the_studys_number_as_ours(made, local, root):
     published = yaml.safe_load((root / "workflow/specamort/published.yaml").read_text())
     t = Tables(
-        *[made[n] for n in ["cells", "acceptance", "overheads", "errors", "residuals", "timing_alpha"]]
+        *[
+            made[n]
+            for n in ["cells", "acceptance", "overheads", "errors", "residuals", "timing_alpha"]
+        ]
     )
     got = claims(local, published, t).set_index("claim")
     assert len(got) == len(published)

@@ -24,6 +24,9 @@ def test_published_grid(root):
     assert len(speculative) * len(s.platforms) == 24
 
 
+HUB = {"name": "m", "source": "huggingface", "repo": "a/b"}
+
+
 def set_key(path, value):
     def change(raw):
         *parents, last = path.split(".")
@@ -58,8 +61,8 @@ def drop(key):
         (set_key("workloads.open.text", "nowhere"), "workloads.open.text", "no text"),
         (set_key("workloads.open.alpha_min", 0.9), "workloads.open.alpha_min", "larger"),
         (set_key("drafter.prompt_lookup_min", 9), "drafter.prompt_lookup_min", "larger"),
-        (set_key("model", {"name": "m", "source": "directory", "path": "/no/model"}), "model.path", "does not exist"),
-        (set_key("model", {"name": "m", "source": "huggingface", "repo": "a/b"}), "model.revision", "missing"),
+        (set_key("model", dict(HUB, source="directory", path="/no")), "model.path", "not exist"),
+        (set_key("model", HUB), "model.revision", "missing"),
         (set_key("repetitions", "ten"), "repetitions", "integer"),
         (drop("seed"), "the study", "missing key seed"),
     ],
@@ -82,7 +85,7 @@ def test_duplicate_name_is_refused(root, tmp_path):
 
 
 def test_missing_and_broken_files(tmp_path):
-    with pytest.raises(SpecamortError, match="none.yaml: cannot be read"):
+    with pytest.raises(SpecamortError, match=r"none\.yaml: cannot be read"):
         read_study(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("name: [")

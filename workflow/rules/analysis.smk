@@ -1,8 +1,3 @@
-def code(*names):
-    """Package modules a rule's result depends on: edit one and the rule runs again."""
-    return [f"workflow/specamort/{n}" for n in names]
-
-
 rule analyse:
     """Records to tables. Acceptance is calibrated on one platform, the others are held out."""
     input:
@@ -10,12 +5,18 @@ rule analyse:
         expand(rules.microbench.output, platform=STUDY.platforms),
         expand(rules.count.output, platform=STUDY.calibration.name),
         expand(rules.overhead.output, platform=STUDY.calibration.name),
-        code=code("analysis.py", "equation.py", "roofline.py", "tables.py", "claims.py"),
+        code=expand(
+            "workflow/specamort/{module}.py",
+            module=["analysis", "equation", "roofline", "tables", "claims"],
+        ),
     output:
         table_paths(RESULTS),
-    params:
-        study=STUDY_HASH,
     log:
         RESULTS / "logs/analyse.log",
+    conda:
+        ENVIRONMENT
+    params:
+        file=STUDY.file,
+        study=STUDY_HASH,
     shell:
-        "{RUN} analyse --study {STUDY.file} --log {log}"
+        "specamort analyse --study {params.file} --log {log}"

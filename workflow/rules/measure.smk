@@ -2,7 +2,8 @@
 # a machine has and gets them all.
 ALONE = 256
 RECORDS = [
-    f"{RESULTS}/raw/timing/{{platform}}/r{{replicate}}/{cell}.json" for cell in STUDY.cells
+    f"{RESULTS}/raw/timing/{{platform}}/r{{replicate}}/{cell}.json"
+    for cell in STUDY.cells
 ]
 
 
@@ -13,15 +14,18 @@ rule measure:
     output:
         # update: a record that exists stays; the job measures what is missing.
         [update(r) for r in RECORDS],
-    params:
-        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
     log:
         RESULTS / "logs/measure/{platform}-r{replicate}.log",
+    conda:
+        ENVIRONMENT
     threads: ALONE
     resources:
         device=1,
+    params:
+        file=STUDY.file,
+        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
     shell:
-        "{RUN} measure --study {STUDY.file} --platform {wildcards.platform} "
+        "specamort measure --study {params.file} --platform {wildcards.platform} "
         "--replicate {wildcards.replicate} --log {log}"
 
 
@@ -31,15 +35,18 @@ rule count:
         model_dir(STUDY.model),
     output:
         [f"{RESULTS}/raw/counter/{{platform}}/{c}.json" for c in STUDY.cells if c.gamma],
-    params:
-        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
     log:
         RESULTS / "logs/count/{platform}.log",
+    conda:
+        ENVIRONMENT
     threads: ALONE
     resources:
         device=1,
+    params:
+        file=STUDY.file,
+        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
     shell:
-        "{RUN} count --study {STUDY.file} --platform {wildcards.platform} --log {log}"
+        "specamort count --study {params.file} --platform {wildcards.platform} --log {log}"
 
 
 rule overhead:
@@ -48,12 +55,15 @@ rule overhead:
         model_dir(STUDY.model),
     output:
         multiext(f"{RESULTS}/raw/overhead/{{platform}}/", "on.json", "off.json"),
-    params:
-        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
     log:
         RESULTS / "logs/overhead/{platform}.log",
+    conda:
+        ENVIRONMENT
     threads: ALONE
     resources:
         device=1,
+    params:
+        file=STUDY.file,
+        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
     shell:
-        "{RUN} overhead --study {STUDY.file} --platform {wildcards.platform} --log {log}"
+        "specamort overhead --study {params.file} --platform {wildcards.platform} --log {log}"

@@ -3,10 +3,13 @@ if STUDY.model.source != "directory":
     rule model:
         output:
             directory(model_dir(STUDY.model)),
-        params:
-            model=digest(vars(STUDY.model)),
         log:
             f"results/models/{STUDY.model.name}.log",
         retries: 1
+        conda:
+            ENVIRONMENT
+        params:
+            file=STUDY.file,
+            model=digest(vars(STUDY.model)),
         shell:
-            "{RUN} model --study {STUDY.file} --log {log}"
+            "specamort model --study {params.file} --log {log}"

@@ -5,15 +5,18 @@ rule figures:
     """The study's figures, redrawn for this study: SVG, PDF and PNG."""
     input:
         table_paths(RESULTS),
-        code=code("figures.py"),
+        code="workflow/specamort/figures.py",
     output:
         figure_paths(RESULTS),
-    params:
-        study=STUDY_HASH,
     log:
         RESULTS / "logs/figures.log",
+    conda:
+        ENVIRONMENT
+    params:
+        file=STUDY.file,
+        study=STUDY_HASH,
     shell:
-        "{RUN} figures --study {STUDY.file} --log {log}"
+        "specamort figures --study {params.file} --log {log}"
 
 
 rule report:
@@ -21,12 +24,18 @@ rule report:
     input:
         table_paths(RESULTS),
         figure_paths(RESULTS),
-        code=code("report.py", "templates/report.html"),
+        code=[
+            "workflow/specamort/report.py",
+            "workflow/specamort/templates/report.html",
+        ],
     output:
         RESULTS / "report.html",
-    params:
-        study=STUDY_HASH,
     log:
         RESULTS / "logs/report.log",
+    conda:
+        ENVIRONMENT
+    params:
+        file=STUDY.file,
+        study=STUDY_HASH,
     shell:
-        "{RUN} report --study {STUDY.file} --log {log}"
+        "specamort report --study {params.file} --log {log}"

@@ -4,13 +4,16 @@ rule microbench:
         model_dir(STUDY.model),
     output:
         RESULTS / "raw/microbenchmark/{platform}.json",
-    params:
-        grid=[STUDY.gammas, STUDY.batches, STUDY.context_tokens],
-        platform=lambda w: vars(STUDY.platforms[w.platform]),
     log:
         RESULTS / "logs/microbench/{platform}.log",
+    conda:
+        ENVIRONMENT
     threads: ALONE
     resources:
         device=1,
+    params:
+        file=STUDY.file,
+        grid=[STUDY.gammas, STUDY.batches, STUDY.context_tokens],
+        platform=lambda w: vars(STUDY.platforms[w.platform]),
     shell:
-        "{RUN} microbench --study {STUDY.file} --platform {wildcards.platform} --log {log}"
+        "specamort microbench --study {params.file} --platform {wildcards.platform} --log {log}"

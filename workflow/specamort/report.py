@@ -73,8 +73,8 @@ def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
         return sentence
     error = held.set_index("predictor")["mape_pct"]
     return (
-        f"{sentence} On the held-out {', '.join(p.label for p in study.heldout)} the equation is off "
-        f"by {error['equation']:.0f}% on average ({error['exact_divisor']:.0f}% with the exact "
+        f"{sentence} On the held-out {', '.join(p.label for p in study.heldout)} the equation is "
+        f"off by {error['equation']:.0f}% on average ({error['exact_divisor']:.0f}% with the exact "
         f"divisor); counting forward passes is off by {error['acceptance_blind']:.0f}%."
     )
 

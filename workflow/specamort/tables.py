@@ -12,7 +12,10 @@ from .errors import SpecamortError
 from .measure import block_dir
 from .study import Study, digest
 
-NAMES = ["repetitions", "cells", "acceptance", "overheads", "predictions", "errors", "residuals", "timing_alpha", "counter_agreement", "reading_cost", "divergence", "claims", "provenance"]
+NAMES = [
+    *("repetitions", "cells", "acceptance", "overheads", "predictions", "errors", "residuals"),
+    *("timing_alpha", "counter_agreement", "reading_cost", "divergence", "claims", "provenance"),
+]
 
 
 def table_paths(results: Path) -> list[Path]:

@@ -52,7 +52,7 @@ def prompt(tokenizer: Tokenizer, workload: Workload, index: int, length: int) ->
     room = length - len(before) - len(after)
     if not 0 < room <= len(body):
         raise SpecamortError(
-            f"workloads.{workload.name}: text {workload.text!r} has {len(body)} tokens and the chat "
-            f"template {length - room}; neither fits context_tokens {length}, change one of them"
+            f"workloads.{workload.name}: text {workload.text!r} has {len(body)} tokens, the chat "
+            f"template {length - room}: no prompt of context_tokens {length}; change one of them"
         )
     return before + body[:room] + after

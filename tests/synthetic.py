@@ -59,7 +59,7 @@ def provenance(study: Study, platform: str, uuid: str | None = None) -> dict:
 
 
 def repetition(
-    index: int, warmup: bool, batch: int, gamma: int, pot_ms: float, alpha: float, tokens: int = 61
+    index: int, warmup: bool, batch: int, gamma: int, pot_ms: float, alpha: float, tokens: int = 106
 ) -> dict:
     """A repetition whose every step has a full draft, `alpha` of it accepted on average."""
     steps = round((tokens - 1) / (alpha * gamma + 1))

@@ -33,7 +33,8 @@ class Stub:
             cls.fail_at -= 1
             if cls.fail_at < 0:
                 raise SpecamortError("the engine died")
-        return synthetic.repetition(0, False, len(prompts), self.gamma, 5.0, 1.0, tokens)
+        run = synthetic.repetition(0, False, len(prompts), self.gamma, 5.0, 1.0, tokens)
+        return {k: v for k, v in run.items() if k not in ("index", "warmup", "seed")}
 
     def close(self):
         pass
@@ -158,7 +159,7 @@ from pathlib import Path
 from dataclasses import replace
 from specamort import measure
 from specamort.study import read_study
-measure.provenance = lambda s, p: synthetic.provenance(s, p.name)
+measure.provenance = lambda s, p: synthetic.provenance(s, p.name, "gpu-1")
 class Slow(t.Stub):
     started = []
     def run(self, *a):

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import synthetic
-
 from specamort import figures, report, tables
 
 

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
             terminal = _divert(args.log)
         args.run(args, terminal)
     except SpecamortError as e:
-        hint = f" (engine's own words: {args.log})" if args.log else ""
+        hint = f" (details: {args.log})" if args.log else ""
         print(f"specamort: {e}{hint}", file=terminal or sys.stderr)
         return 1
     return 0

@@ -227,7 +227,7 @@ def equation_fit(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     first.plot([], [], "-", color=GREY, label="equation (1), counter α")
     first.plot([], [], ":", color=GREY, label="exact divisor, counter τ")
     first.plot([], [], _marker(study, p.name), color=GREY, linestyle="none", label="measured")
-    first.legend(loc="lower left")
+    figure.legend(loc="outside upper center", ncols=3)
     first.set_ylabel("ms per output token")
     return figure
 
@@ -252,39 +252,24 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
                 at = x + width * (i - (len(study.platforms) - 1) / 2)
                 ideal, measured = row["tau"], row["speedup"]
                 after_verify = ideal / (1 + row["coverage"] * row["d"])
-                common = {"width": 0.9 * width, "linewidth": 0.6}
-                ax.bar(at, measured, color=COLOURS[i], edgecolor="black", **common)
-                ax.bar(
-                    at,
-                    ideal - after_verify,
-                    bottom=after_verify,
-                    color="#cccccc",
-                    edgecolor="black",
-                    **common,
-                )
+                common = {"width": 0.9 * width, "linewidth": 0.6, "edgecolor": "black"}
                 low, high = sorted((measured, after_verify))
-                ax.bar(
-                    at,
-                    high - low,
-                    bottom=low,
-                    facecolor="none" if after_verify >= measured else "white",
-                    edgecolor="black",
-                    hatch="////" if after_verify >= measured else "....",
-                    **common,
-                )
+                ax.bar(at, measured, color=COLOURS[i], **common)
+                ax.bar(at, ideal - high, bottom=high, color="#cccccc", **common)
+                hatch = "////" if after_verify > measured else "...."
+                ax.bar(at, high - low, bottom=low, facecolor="none", hatch=hatch, **common)
                 ax.plot([at - width / 2, at + width / 2], [g + 1, g + 1], "k--", linewidth=1)
     first = figure.axes[0]
     for i, p in enumerate(study.platforms.values()):
         first.bar(0, 0, color=COLOURS[i], edgecolor="black", label=f"measured, {p.label}")
-    first.bar(0, 0, color="#cccccc", edgecolor="black", label="verify overhead d (predicted)")
-    first.bar(0, 0, facecolor="none", edgecolor="black", hatch="////", label="host residual")
-    first.bar(
-        0, 0, facecolor="white", edgecolor="black", hatch="....", label="d predicted too large"
-    )
+    blank = {"facecolor": "none", "edgecolor": "black"}
+    first.bar(0, 0, color="#cccccc", edgecolor="black", label="verify overhead, predicted")
+    first.bar(0, 0, hatch="////", label="host residual", **blank)
+    first.bar(0, 0, hatch="....", label="overhead predicted too large", **blank)
     first.plot([], [], "k--", linewidth=1, label="ideal γ + 1")
-    first.legend(loc="upper left", fontsize=7)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
     first.set_ylabel("speedup over γ = 0")
-    first.set_ylim(0, 1.45 * (max(study.gammas) + 1))
+    first.set_ylim(bottom=0)
     return figure
 
 

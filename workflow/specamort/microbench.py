@@ -73,12 +73,13 @@ def measure_kernels(
                 times.append(time.perf_counter() - begin)
         return 1e3 * statistics.median(times)
 
-    def gemm_ms(outputs: int, inputs: int, rows: list[int], packed: bool) -> dict[int, float]:
+    def gemm_ms(outputs: int, inputs: int, rows: list[int]) -> dict[int, float]:
         # As many copies as it takes to stream the weights from memory, as a whole model does.
         copies = max(1, _STREAM_BYTES // (4 * outputs * inputs * item))
         weights = [tensor(outputs, inputs) for _ in range(copies)]
-        linear = _packed_linear if packed else torch.nn.functional.linear
-        if packed:
+        linear = torch.nn.functional.linear
+        if pack:
+            linear = _packed_linear
             weights = [torch.ops.mkldnn._reorder_linear_weight(w) for w in weights]
         found = {}
         for m in rows:
@@ -86,18 +87,16 @@ def measure_kernels(
             found[m] = timed(lambda x=x: [linear(x, w) for w in weights]) / copies
         return found
 
+    # vLLM on a CPU packs every layer's and the head's weights once for oneDNN; so do we.
+    pack = platform.device == "cpu" and torch.backends.mkldnn.is_available()
     rows = sorted({1, 2, 4, 8, 16} | {n * (g + 1) for n in batches for g in gammas})
     with torch.inference_mode():
         stream = torch.ones(_STREAM_BYTES // 4, device=platform.device)
         bandwidth = 1e3 * _STREAM_BYTES / timed(stream.sum)
-        # CPU engines pack each layer's weights once, for oneDNN, and run on the packed copy.
-        pack = platform.device == "cpu" and torch.backends.mkldnn.is_available()
-        gemm = {name: gemm_ms(*size, rows, pack) for name, size in shape.layer_gemms.items()}
-        # The head shares its weights with the embedding, so an engine cannot repack it.
-        gemm["head"] = gemm_ms(*shape.head_gemm, rows, False)
-        size = shape.layer_gemms["gate_up"]
-        many = 512
-        peak = 1e3 * gemm_cost(*size, many, item)[1] / gemm_ms(*size, [many], pack)[many]
+        sizes = {**shape.layer_gemms, "head": shape.head_gemm}
+        gemm = {name: gemm_ms(*size, rows) for name, size in sizes.items()}
+        largest, many = shape.layer_gemms["gate_up"], 512
+        peak = 1e3 * gemm_cost(*largest, many, item)[1] / gemm_ms(*largest, [many])[many]
         attention = {}
         for n in batches:
             keys = tensor(n * shape.kv_heads, shape.head_dim, context)

@@ -215,12 +215,14 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def _sentence(e: fastjsonschema.JsonSchemaValueException) -> str:
     key = ".".join(e.path[1:]) or "the study"
-    if e.rule == "additionalProperties":
-        extra = ", ".join(sorted(set(e.value) - set(e.definition["properties"])))
-        return f"{key}: unknown key {extra}; known are {', '.join(e.definition['properties'])}"
-    if e.rule == "required":
+    if e.rule in ("additionalProperties", "required"):
+        known = e.definition["properties"]
+        unknown = ", ".join(k for k in e.value if k not in known)
         missing = ", ".join(k for k in e.definition["required"] if k not in e.value)
-        return f"{key}: missing key {missing}"
+        wrong = [f"unknown key {unknown}"] * bool(unknown) + [f"missing key {missing}"] * bool(
+            missing
+        )
+        return f"{key}: {'; '.join(wrong)}; it has {', '.join(known)}"
     return f"{key}: {e.message.removeprefix(e.name).strip()}, but is {e.value!r}"
 
 

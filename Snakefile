@@ -37,14 +37,17 @@ wildcard_constraints:
     replicate=r"\d+",
 
 
-rule all:
-    default_target: True
-    input:
-        RESULTS / "report.html",
-
-
 include: "workflow/rules/models.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/roofline.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/report.smk"
+
+
+rule all:
+    """The report, and by name all it rests on: Snakemake lets an intermediate file go missing."""
+    default_target: True
+    input:
+        rules.report.output,
+        rules.report.input,
+        rules.analyse.input,

@@ -16,7 +16,7 @@ def ran(tmp_path_factory):
     from conftest import ROOT
 
     home = tmp_path_factory.mktemp("study")
-    for name in ("Snakefile", "workflow", "config", "profiles"):
+    for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
         (home / name).symlink_to(ROOT / name)
 
     def snakemake(*args):

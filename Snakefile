@@ -45,9 +45,11 @@ include: "workflow/rules/report.smk"
 
 
 rule all:
-    """The report, and by name all it rests on: Snakemake lets an intermediate file go missing."""
     default_target: True
     input:
         rules.report.output,
         rules.report.input,
         rules.analyse.input,
+    """The report, and by name all it rests on: Snakemake lets an intermediate file go missing."""
+    message:
+        "Done"

@@ -18,5 +18,7 @@ rule analyse:
     params:
         file=STUDY.file,
         study=STUDY_HASH,
+    message:
+        "Tables"
     shell:
         "specamort analyse --study {params.file} --log {log}"

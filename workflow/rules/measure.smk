@@ -24,6 +24,8 @@ rule measure:
     params:
         file=STUDY.file,
         settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
+    message:
+        "Measuring block r{wildcards.replicate} on {wildcards.platform}: every gamma, one device"
     shell:
         "specamort measure --study {params.file} --platform {wildcards.platform} "
         "--replicate {wildcards.replicate} --log {log}"
@@ -45,6 +47,8 @@ rule count:
     params:
         file=STUDY.file,
         settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
+    message:
+        "Counter run on {wildcards.platform}: acceptance, untimed"
     shell:
         "specamort count --study {params.file} --platform {wildcards.platform} --log {log}"
 
@@ -65,5 +69,7 @@ rule overhead:
     params:
         file=STUDY.file,
         settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
+    message:
+        "Cost of reading the counters on {wildcards.platform}"
     shell:
         "specamort overhead --study {params.file} --platform {wildcards.platform} --log {log}"

@@ -11,5 +11,7 @@ if STUDY.model.source != "directory":
         params:
             file=STUDY.file,
             model=digest(vars(STUDY.model)),
+        message:
+            "Preparing the model"
         shell:
             "specamort model --study {params.file} --log {log}"

@@ -15,6 +15,8 @@ rule figures:
     params:
         file=STUDY.file,
         study=STUDY_HASH,
+    message:
+        "Figures"
     shell:
         "specamort figures --study {params.file} --log {log}"
 
@@ -37,5 +39,7 @@ rule report:
     params:
         file=STUDY.file,
         study=STUDY_HASH,
+    message:
+        "Report: {output}"
     shell:
         "specamort report --study {params.file} --log {log}"

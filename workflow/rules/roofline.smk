@@ -15,5 +15,7 @@ rule microbench:
         file=STUDY.file,
         grid=[STUDY.gammas, STUDY.batches, STUDY.context_tokens],
         platform=lambda w: vars(STUDY.platforms[w.platform]),
+    message:
+        "Microbenchmark of {wildcards.platform}: kernel times for the roofline"
     shell:
         "specamort microbench --study {params.file} --platform {wildcards.platform} --log {log}"

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from specamort.study import read_study
 
 ROOT = Path(__file__).parent.parent

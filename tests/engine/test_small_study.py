@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from specamort import tables
 from specamort.study import read_study
 

@@ -3,10 +3,11 @@ import random
 import numpy as np
 import pandas as pd
 import pytest
-import synthetic
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import synthetic
 from specamort import analysis, record, tables
 from specamort.claims import Tables, claims
 from specamort.errors import SpecamortError

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+
 from specamort import engine
 from specamort.errors import SpecamortError
 

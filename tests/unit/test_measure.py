@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_workloads import Letters
+
 import synthetic
 from specamort import measure, record
 from specamort.errors import SpecamortError
 from specamort.study import read_study
-from test_workloads import Letters
 
 
 class Stub:

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+
 import synthetic
 from specamort import record
 from specamort.errors import SpecamortError

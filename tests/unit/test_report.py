@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+
 import synthetic
 from specamort import figures, report, tables
 

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 import synthetic
 from specamort import roofline
 from specamort.roofline import Shape

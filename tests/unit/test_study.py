@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import yaml
+
 from specamort.errors import SpecamortError
 from specamort.study import Cell, digest, parse_study, read_study
 

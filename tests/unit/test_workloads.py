@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from specamort.errors import SpecamortError
 from specamort.study import Workload
 from specamort.workloads import prompt

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 import synthetic
 from specamort.study import read_study
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from .errors import SpecamortError
@@ -16,9 +17,13 @@ def main(argv: list[str] | None = None) -> int:
         if args.log:
             terminal = _divert(args.log)
         args.run(args, terminal)
-    except SpecamortError as e:
+    except Exception as e:
+        expected = isinstance(e, SpecamortError)
+        if not expected:
+            traceback.print_exc()
+        said = e if expected else f"failed in a way nobody foresaw ({type(e).__name__}: {e})"
         hint = f" (details: {args.log})" if args.log else ""
-        print(f"specamort: {e}{hint}", file=terminal or sys.stderr)
+        print(f"specamort: {said}{hint}", file=terminal or sys.stderr)
         return 1
     return 0
 

@@ -47,7 +47,9 @@ def measure_block(
     home = block_dir(results, platform.name, replicate)
     partial = home / "partial"
     source = provenance(study, platform)
-    kept = _keep(study, platform, home, source["device"]["uuid"])
+    kept, moved = _keep(study, platform, home, source["device"]["uuid"])
+    for path in moved:
+        print(f"specamort: {path}: no longer holds, kept in raw/superseded", file=progress)
     seed = f"{study.seed}-{platform.name}-{replicate}"
     order = random.Random(seed).sample(study.gammas, len(study.gammas))
     block = {
@@ -176,27 +178,28 @@ def _engines(
             yield from ((c, engine) for c in cells if c.gamma == gamma)
 
 
-def _keep(study: Study, platform: Platform, home: Path, device: str) -> dict[Cell, dict]:
-    """The block's records that still hold; all others are moved aside."""
-    kept = {}
+def _keep(
+    study: Study, platform: Platform, home: Path, device: str
+) -> tuple[dict[Cell, dict], list[Path]]:
+    """The block's records that still hold, and the paths of those moved aside."""
+    kept, stale = {}, []
     for cell in study.cells:
         expected = digest(study.settings(platform.name, cell))
         for path in _places(home, cell):
             try:
                 found = record.read(path)
-                held = found["settings_hash"] == expected
             except SpecamortError:
-                held = False
-            if held:
+                found = None
+            if found and found["settings_hash"] == expected:
                 kept[cell] = found
             else:
-                _set_aside(path)
+                stale.append(path)
     if any(r["provenance"]["device"]["uuid"] != device for r in kept.values()):
-        for cell in kept:
-            for path in _places(home, cell):
-                _set_aside(path)
-        return {}
-    return kept
+        stale += [path for cell in kept for path in _places(home, cell)]
+        kept = {}
+    for path in stale:
+        _set_aside(path)
+    return kept, stale
 
 
 def _places(home: Path, cell: Cell) -> list[Path]:

@@ -1,0 +1,50 @@
+from types import SimpleNamespace
+
+import pytest
+
+from specamort import models
+from specamort.errors import SpecamortError
+from specamort.study import Model
+
+HUB = Model("m", "huggingface", repo="meta-llama/gated", revision="0" * 40)
+
+
+def test_where_a_model_is():
+    assert str(models.model_dir(HUB)) == "results/models/m"
+    assert str(models.model_dir(Model("m", "directory", path="/data/m"))) == "/data/m"
+
+
+def test_package_not_installed(tmp_path):
+    absent = Model("m", "package", package="no-such-model-package")
+    with pytest.raises(SpecamortError, match=r"model\.package: no-such-model-package is not inst"):
+        models.fetch(absent, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_package_without_a_model(tmp_path):
+    with pytest.raises(SpecamortError, match="pytest carries 0 GGUF files, not 1"):
+        models.fetch(Model("m", "package", package="pytest"), tmp_path / "m")
+
+
+def test_gated_repository_tells_of_licence_and_token(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def refuse(*args, **kwargs):
+        response = SimpleNamespace(headers={}, request=None, status_code=403)
+        raise hub.errors.GatedRepoError("gated", response=response)
+
+    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    with pytest.raises(SpecamortError, match=r"meta-llama/gated is gated.*licence.*HF_TOKEN"):
+        models.fetch(HUB, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_no_network(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def unreachable(*args, **kwargs):
+        raise OSError("no route")
+
+    monkeypatch.setattr(hub, "snapshot_download", unreachable)
+    with pytest.raises(SpecamortError, match=r"cannot be fetched .*source: directory"):
+        models.fetch(HUB, tmp_path / "m")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from specamort.cluster import read_cluster, requests, require_account
 from specamort.errors import SpecamortError
 from specamort.models import model_dir
 from specamort.study import digest, read_study
@@ -21,8 +22,21 @@ if len(CONFIGS) > 1:
     )
 try:
     STUDY = read_study(CONFIGS[0])
+    CLUSTER = read_cluster(config["cluster"], STUDY) if "cluster" in config else None
 except SpecamortError as e:
     raise WorkflowError(str(e)) from None
+
+# A platform's jobs go where the cluster file says; without one they run here.
+REQUEST = requests(STUDY, CLUSTER) if CLUSTER else {}
+
+
+onstart:
+    if CLUSTER:
+        try:
+            require_account()
+        except SpecamortError as e:
+            raise WorkflowError(str(e)) from None
+
 
 RESULTS = Path("results") / STUDY.name
 ENVIRONMENT = str(Path(workflow.basedir) / "envs/cpu.yaml")
@@ -46,10 +60,10 @@ include: "workflow/rules/report.smk"
 
 rule all:
     default_target: True
+    # By name all the report rests on: Snakemake lets an intermediate file go missing.
     input:
         rules.report.output,
         rules.report.input,
         rules.analyse.input,
-    """The report, and by name all it rests on: Snakemake lets an intermediate file go missing."""
     message:
         "Done"

@@ -46,7 +46,7 @@ def drop(key):
 @pytest.mark.parametrize(
     ("change", "key", "why"),
     [
-        (set_key("gamas", [1]), "the study", "unknown key gamas"),
+        (set_key("gamas", [1]), "the file", "unknown key gamas"),
         (set_key("platforms.cpu-bf16.cores", 2), "platforms.cpu-bf16", "unknown key cores"),
         (set_key("gammas", [0, -1]), "gammas.1", "-1"),
         (set_key("gammas", []), "gammas", "[]"),
@@ -65,7 +65,7 @@ def drop(key):
         (set_key("model", dict(HUB, source="directory", path="/no")), "model.path", "not exist"),
         (set_key("model", HUB), "model.revision", "missing"),
         (set_key("repetitions", "ten"), "repetitions", "integer"),
-        (drop("seed"), "the study", "missing key seed"),
+        (drop("seed"), "the file", "missing key seed"),
     ],
 )  # fmt: skip
 def test_refused_with_a_sentence(raw, change, key, why):

@@ -61,7 +61,7 @@ def test_dry_run_without_an_engine(clone, args, blocks):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("seed:", "sead:"), "config/small.yaml: the study: unknown key sead"),
+        (("seed:", "sead:"), "config/small.yaml: the file: unknown key sead"),
         (("gammas: [0, 2]", "gammas: [0, -2]"), "config/small.yaml: gammas.1: must be"),
         (("gammas: [0, 2]", "gammas: []"), "config/small.yaml: gammas: must"),
         (("role: calibration", "role: heldout"), "config/small.yaml: platforms: 0 have role"),

@@ -20,6 +20,7 @@ rule measure:
         ENVIRONMENT
     threads: ALONE
     resources:
+        **REQUEST,
         device=1,
     params:
         file=STUDY.file,
@@ -43,6 +44,7 @@ rule count:
         ENVIRONMENT
     threads: ALONE
     resources:
+        **REQUEST,
         device=1,
     params:
         file=STUDY.file,
@@ -65,6 +67,7 @@ rule overhead:
         ENVIRONMENT
     threads: ALONE
     resources:
+        **REQUEST,
         device=1,
     params:
         file=STUDY.file,

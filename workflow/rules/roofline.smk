@@ -10,6 +10,7 @@ rule microbench:
         ENVIRONMENT
     threads: ALONE
     resources:
+        **REQUEST,
         device=1,
     params:
         file=STUDY.file,

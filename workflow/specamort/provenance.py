@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from . import engine
-from .errors import SpecamortError
+from . import engine, gpu
 from .study import Platform, Study, digest
 
 
@@ -25,7 +24,7 @@ def provenance(study: Study, platform: Platform) -> dict:
         "python": machine.python_version(),
         "host": machine.node(),
         "job_id": os.environ.get("SLURM_JOB_ID"),
-        **(_cpu() if platform.device == "cpu" else _gpu()),
+        **(_cpu() if platform.device == "cpu" else gpu.inspect(platform.gpu)),
     }
 
 
@@ -53,25 +52,3 @@ def _cpu() -> dict:
         "driver": f"{machine.system()} {machine.release()}",
         "clocks_mhz": {"cpu": frequency.current} if frequency else {},
     }
-
-
-def _gpu() -> dict:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-        clocks = {
-            name: pynvml.nvmlDeviceGetClockInfo(gpu, kind)
-            for name, kind in (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM))
-        }
-        return {
-            "device": {
-                "name": pynvml.nvmlDeviceGetName(gpu),
-                "uuid": pynvml.nvmlDeviceGetUUID(gpu),
-            },
-            "driver": pynvml.nvmlSystemGetDriverVersion(),
-            "clocks_mhz": clocks,
-        }
-    except pynvml.NVMLError as e:
-        raise SpecamortError(f"no NVIDIA GPU answers here ({e}); run this on a GPU node") from e

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -142,21 +143,12 @@ def read_study(path: str | Path) -> Study:
     Raises:
         SpecamortError: naming the file and the key at fault.
     """
-    try:
-        raw = yaml.load(Path(path).read_text(), _UniqueKeys)
-    except OSError as e:
-        raise SpecamortError(f"{path}: cannot be read ({e.strerror}); give a study file") from e
-    except yaml.YAMLError as e:
-        raise SpecamortError(f"{path}: not valid YAML: {' '.join(str(e).split())}") from e
-    return parse_study(raw, str(path))
+    return parse_study(load_yaml(path), str(path))
 
 
 def parse_study(raw: object, file: str) -> Study:
     """The study in the mapping `raw`; see `read_study`."""
-    try:
-        _validate(raw)
-    except fastjsonschema.JsonSchemaValueException as e:
-        raise SpecamortError(f"{file}: {_sentence(e)}") from e
+    _validate(raw, file)
     rest = {k: raw[k] for k in raw if k not in ("model", "platforms", "workloads")}
     study = Study(
         file=file,
@@ -203,6 +195,20 @@ def _check(study: Study) -> None:
             refuse(f"workloads.{w.name}.text", f"there is no text {w.text!r} in specamort/texts")
 
 
+def load_yaml(path: str | Path) -> object:
+    """The content of a YAML file without duplicate keys.
+
+    Raises:
+        SpecamortError: the file is missing, not YAML, or names something twice.
+    """
+    try:
+        return yaml.load(Path(path).read_text(), _UniqueKeys)
+    except OSError as e:
+        raise SpecamortError(f"{path}: cannot be read ({e.strerror}); name a file there is") from e
+    except yaml.YAMLError as e:
+        raise SpecamortError(f"{path}: not valid YAML: {' '.join(str(e).split())}") from e
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """PyYAML keeps the last of two equal keys; a study must not lose a platform that way."""
 
@@ -213,8 +219,21 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def validator(schema: str) -> Callable[[object, str], None]:
+    """A check of a file's content against one of our schemas, in a sentence naming the key."""
+    check = fastjsonschema.compile(json.loads((SCHEMAS / f"{schema}.schema.json").read_text()))
+
+    def validate(raw: object, file: str) -> None:
+        try:
+            check(raw)
+        except fastjsonschema.JsonSchemaValueException as e:
+            raise SpecamortError(f"{file}: {_sentence(e)}") from e
+
+    return validate
+
+
 def _sentence(e: fastjsonschema.JsonSchemaValueException) -> str:
-    key = ".".join(e.path[1:]) or "the study"
+    key = ".".join(e.path[1:]) or "the file"
     if e.rule in ("additionalProperties", "required"):
         known = e.definition["properties"]
         unknown = ", ".join(k for k in e.value if k not in known)
@@ -226,4 +245,4 @@ def _sentence(e: fastjsonschema.JsonSchemaValueException) -> str:
     return f"{key}: {e.message.removeprefix(e.name).strip()}, but is {e.value!r}"
 
 
-_validate = fastjsonschema.compile(json.loads((SCHEMAS / "study.schema.json").read_text()))
+_validate = validator("study")

@@ -1,0 +1,106 @@
+"""The GPU's truth against a stand-in for NVML."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from specamort import gpu
+from specamort.errors import SpecamortError
+
+
+class NVMLError(Exception):
+    pass
+
+
+class NotSupported(NVMLError):
+    pass
+
+
+def fake(**changed):
+    one = {
+        "NVMLError": NVMLError,
+        "NVMLError_NotSupported": NotSupported,
+        "NVML_CLOCK_SM": 1,
+        "NVML_CLOCK_MEM": 2,
+        "NVML_TEMPERATURE_GPU": 0,
+        "NVML_DEVICE_MIG_ENABLE": 1,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda i: f"gpu{i}",
+        "nvmlDeviceGetHandleByUUID": lambda u: u,
+        "nvmlDeviceGetName": lambda g: "NVIDIA H100 80GB HBM3",
+        "nvmlDeviceGetUUID": lambda g: "GPU-1234",
+        "nvmlSystemGetDriverVersion": lambda: "560.1",
+        "nvmlDeviceGetClockInfo": lambda g, kind: {1: 1980, 2: 2619}[kind],
+        "nvmlDeviceGetEnforcedPowerLimit": lambda g: 700_000,
+        "nvmlDeviceGetTemperature": lambda g, kind: 41,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda g: 0,
+        "nvmlDeviceGetMigMode": lambda g: (0, 0),
+        "nvmlDeviceGetComputeRunningProcesses": lambda g: [],
+    }
+    return SimpleNamespace(**one | changed)
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(**changed):
+        monkeypatch.setitem(sys.modules, "pynvml", fake(**changed))
+
+    return install
+
+
+def test_the_right_gpu(nvml):
+    nvml()
+    found = gpu.inspect("H100")
+    assert found["device"] == {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1234"}
+    assert found["clocks_mhz"] == {"sm": 1980, "memory": 2619}
+    assert found["power_cap_w"] == 700
+
+
+def refuse(*_):
+    raise NVMLError("driver not loaded")
+
+
+def not_supported(_):
+    raise NotSupported
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"nvmlInit": refuse}, "no NVIDIA GPU answers here"),
+        (
+            {"nvmlDeviceGetName": lambda g: "NVIDIA A100"},
+            "this platform is H100, but the job found",
+        ),
+        ({"nvmlDeviceGetMigMode": lambda g: (1, 1)}, "MIG"),
+        ({"nvmlDeviceGetCount": lambda: 2}, "the job sees 2 GPUs"),
+        (
+            {"nvmlDeviceGetComputeRunningProcesses": lambda g: [SimpleNamespace(pid=2**22 + 1)]},
+            r"in use by processes \[4194305\]",
+        ),
+    ],
+)
+def test_refused(nvml, change, why):
+    nvml(**change)
+    with pytest.raises(SpecamortError, match=why):
+        gpu.inspect("H100")
+
+
+def test_a_gpu_without_mig(nvml):
+    nvml(nvmlDeviceGetMigMode=not_supported)
+    assert gpu.inspect("h100")["device"]["uuid"] == "GPU-1234"
+
+
+def test_the_visible_device_is_the_one_asked(nvml, monkeypatch):
+    nvml(nvmlDeviceGetCount=lambda: 8, nvmlDeviceGetUUID=lambda g: g)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert gpu.inspect("H100")["device"]["uuid"] == "gpu3"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-abc")
+    assert gpu.inspect("H100")["device"]["uuid"] == "GPU-abc"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(SpecamortError, match="sees 2 GPUs"):
+        gpu.inspect("H100")

@@ -5,7 +5,7 @@ BIN := .venv/bin
 # would outlive a killed run and stop the next one.
 ONE_AT_A_TIME := mkdir -p results && flock -n -E 75 results/.lock
 
-.PHONY: study env test lint bench clean
+.PHONY: study env test cluster-test lint bench clean
 
 study: env  ## the whole study, from nothing to results/<name>/report.html
 	@$(BIN)/specamort check --study $(STUDY)
@@ -24,6 +24,10 @@ env: .venv/ready
 
 test: env  ## everything, the real engine included
 	$(BIN)/pytest
+
+cluster-test: env  ## the DAG through a real SLURM on this machine (Debian, as root)
+	tests/cluster/slurm-cluster start
+	$(BIN)/pytest tests/cluster; s=$$?; tests/cluster/slurm-cluster stop; exit $$s
 
 lint: env
 	$(BIN)/ruff check .

@@ -87,6 +87,7 @@ def test_equation_is_exact_where_the_world_obeys_it(made):
         assert e.loc[("all", predictor, "all"), "max_pct"] == pytest.approx(0, abs=1e-6)
     assert e.loc[("all", "acceptance_blind", "open"), "mape_pct"] == pytest.approx(77.5, abs=0.1)
     assert e.loc[("held out", "ratio_transfer", "all"), "cells"] == 12
+    assert ("all", "ratio_transfer", "all") not in e.index
     assert made["residuals"]["host_residual_ms"].abs().max() < 1e-9
 
 

@@ -223,14 +223,20 @@ def _first_beta(calibrated: pd.DataFrame, workloads: pd.Series) -> list[float]:
 
 
 def errors(predicted: pd.DataFrame) -> pd.DataFrame:
-    """Mean absolute, maximum and mean signed percentage error, by predictor and workload."""
-    everything = predicted.assign(workload="all")
-    both = pd.concat([predicted, everything])
+    """Mean absolute, maximum and mean signed percentage error, by predictor and workload.
+
+    Over the held-out cells, and over all cells for those predictors that exist for all.
+    """
+    everywhere = predicted["predictor"].isin(predicted.loc[~predicted["held_out"], "predictor"])
     sets = pd.concat(
-        [both.assign(cells_of="all"), both[both["held_out"]].assign(cells_of="held out")]
+        [
+            predicted[everywhere].assign(cells_of="all"),
+            predicted[predicted["held_out"]].assign(cells_of="held out"),
+        ]
     )
     return (
-        sets.groupby(["cells_of", "predictor", "workload"])["error_pct"]
+        pd.concat([sets, sets.assign(workload="all")])
+        .groupby(["cells_of", "predictor", "workload"])["error_pct"]
         .agg(
             cells="size",
             mape_pct=lambda e: e.abs().mean(),

@@ -46,9 +46,8 @@ class Engine:
                 **study.engine,
             )
         except Exception as e:
-            reason = str(e).strip().split("\n")[-1]
             raise SpecamortError(
-                f"vLLM did not start on {platform.name} with gamma {gamma}: {reason}"
+                f"vLLM did not start on {platform.name} with gamma {gamma}: {_last_line(e)}"
             ) from e
         self.tokenizer = self._llm.get_tokenizer()
         self._statistics = statistics
@@ -91,7 +90,10 @@ class Engine:
         arrivals, step_tokens = [], []
         generated, arrived, times = defaultdict(list), defaultdict(list), {}
         while core.has_unfinished_requests():
-            outputs = core.step()
+            try:
+                outputs = core.step()
+            except Exception as e:
+                raise SpecamortError(f"vLLM died while generating: {_last_line(e)}") from e
             now = time.perf_counter() * 1e3
             if not outputs:
                 continue
@@ -155,6 +157,10 @@ def versions() -> dict:
         except PackageNotFoundError:
             continue
     raise SpecamortError("vllm is not installed in this environment; run `make env`")
+
+
+def _last_line(e: Exception) -> str:
+    return str(e).strip().split("\n")[-1] or type(e).__name__
 
 
 def _sequence(tokens: list[int], arrived: list[float], metrics) -> dict:

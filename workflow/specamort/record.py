@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from pathlib import Path
 
 import fastjsonschema
@@ -22,15 +21,15 @@ def write_text(path: Path, text: str) -> None:
         SpecamortError: the disk refuses; nothing is left at `path` that was not there before.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(fd, "w") as f:
+        with temporary.open("w") as f:
             f.write(text)
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
     except OSError as e:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise SpecamortError(
             f"{path}: cannot be written ({e.strerror}); free space there and run again, "
             "what is already measured stays"

@@ -19,7 +19,9 @@ def write_report(study: Study, results: Path) -> None:
     )
     environment.filters["show"] = _show
     environment.tests["numbers"] = pd.api.types.is_numeric_dtype
-    hidden = ["drafts", "drafted", "accepted", "accepted_first", "decode_steps", "decode_tokens"]
+    shown = ["platform", "workload", "batch", "gamma"]
+    shown += [f"{v}{s}" for v in ("pot_ms", "speedup") for s in ("", "_low", "_high")]
+    shown += ["alpha", "coverage", "tau", "timed", "origin"]
     page = environment.get_template("report.html").render(
         study=study,
         answer=answer(study, t),
@@ -30,7 +32,7 @@ def write_report(study: Study, results: Path) -> None:
         synthetic=(t["cells"]["origin"] == "synthetic").any(),
         missed=t["acceptance"].query("not in_band").to_dict("records"),
         disagree=t["counter_agreement"].query("not agree").to_dict("records"),
-        errors=t["errors"],
+        errors=errors_by_predictor(t["errors"]),
         acceptance=t["acceptance"].drop(columns=["decode_tokens", "accepted_first"]),
         agreement=t["counter_agreement"],
         cost=t["reading_cost"].iloc[0],
@@ -38,7 +40,7 @@ def write_report(study: Study, results: Path) -> None:
         .pivot(index=["platform", "batch"], columns="gamma", values="d")
         .rename(columns=lambda g: f"d at γ = {g}")
         .reset_index(),
-        cells=t["cells"].drop(columns=hidden),
+        cells=t["cells"][shown],
         claims=t["claims"],
         provenance=t["provenance"],
         divergence=divergence(t["divergence"]),
@@ -77,6 +79,15 @@ def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
         f"off by {error['equation']:.0f}% on average ({error['exact_divisor']:.0f}% with the exact "
         f"divisor); counting forward passes is off by {error['acceptance_blind']:.0f}%."
     )
+
+
+def errors_by_predictor(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a predictor: mean error per workload, then the largest and the signed mean of all."""
+    rows = ["cells_of", "predictor"]
+    means = table.pivot(index=rows, columns="workload", values="mape_pct").add_prefix("mean % ")
+    whole = table[table["workload"] == "all"].set_index(rows)[["max_pct", "signed_pct", "cells"]]
+    whole.columns = ["max %", "signed %", "cells"]
+    return means.join(whole).sort_index(ascending=[False, True]).reset_index()
 
 
 def divergence(table: pd.DataFrame) -> str:

@@ -12,7 +12,7 @@ from .study import read_study
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    terminal = None
+    terminal = sys.stderr
     try:
         if args.log:
             terminal = _divert(args.log)
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         said = e if expected else f"failed in a way nobody foresaw ({type(e).__name__}: {e})"
         hint = f" (details: {args.log})" if args.log else ""
-        print(f"specamort: {said}{hint}", file=terminal or sys.stderr)
+        print(f"specamort: {said}{hint}", file=terminal)
         return 1
     return 0
 
@@ -68,9 +68,10 @@ def _results(study) -> Path:
     return Path("results") / study.name
 
 
-def _job(args):
+def _job(args, terminal):
     """What every measuring command needs: study, platform, model directory, results."""
     from .models import model_dir
+    from .orphans import sweep
 
     study = read_study(args.study)
     try:
@@ -80,7 +81,10 @@ def _job(args):
         raise SpecamortError(
             f"{args.study}: no platform {args.platform!r}; it has {known}"
         ) from None
-    return study, platform, model_dir(study.model), _results(study)
+    results = _results(study)
+    if killed := sweep((results / "logs").resolve()):
+        print(f"specamort: ended {len(killed)} processes of a killed job", file=terminal)
+    return study, platform, model_dir(study.model), results
 
 
 def _check(args, terminal) -> None:
@@ -102,26 +106,26 @@ def _model(args, terminal) -> None:
 def _measure(args, terminal) -> None:
     from .measure import measure_block
 
-    study, platform, model, results = _job(args)
-    measure_block(study, platform, args.replicate, model, results, progress=terminal or sys.stderr)
+    study, platform, model, results = _job(args, terminal)
+    measure_block(study, platform, args.replicate, model, results, progress=terminal)
 
 
 def _count(args, terminal) -> None:
     from .measure import count
 
-    count(*_job(args))
+    count(*_job(args, terminal))
 
 
 def _overhead(args, terminal) -> None:
     from .measure import overhead
 
-    overhead(*_job(args))
+    overhead(*_job(args, terminal))
 
 
 def _microbench(args, terminal) -> None:
     from .microbench import microbench
 
-    microbench(*_job(args))
+    microbench(*_job(args, terminal))
 
 
 def _analyse(args, terminal) -> None:

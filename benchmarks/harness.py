@@ -126,9 +126,9 @@ def main() -> None:
             f"round {i + 1}: ours {a:.2f} ms, vllm bench latency {b:.2f} ms, ratio {a / b:.3f}",
             flush=True,
         )
-    print(
-        f"ratio, median of {args.rounds} rounds: {statistics.median(ratios):.3f} (aim 0.98 to 1.02)"
-    )
+    if ratios:
+        middle = statistics.median(ratios)
+        print(f"ratio, median of {args.rounds} rounds: {middle:.3f} (aim 0.98 to 1.02)")
 
 
 if __name__ == "__main__":

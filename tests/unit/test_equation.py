@@ -61,15 +61,3 @@ def test_timing_alpha_inverts_the_equation(t_base, d, alpha, gamma):
 def test_exact_divisor_is_equation_one_at_full_coverage(t_base, d, alpha, gamma):
     exact = eq.pot_exact_divisor(t_base, d, 1, alpha * gamma + 1)
     assert exact == pytest.approx(eq.pot(t_base, d, alpha, gamma))
-
-
-@given(fraction, gammas)
-def test_beta_inverts_tokens(beta, gamma):
-    tokens = eq.tokens_geometric(beta, gamma)
-    found = eq.beta_from_tokens(tokens, gamma)
-    assert eq.tokens_geometric(found, gamma) == pytest.approx(tokens, abs=1e-6)
-
-
-def test_beta_refuses_what_no_step_can_emit():
-    with pytest.raises(ValueError, match="1 to 3 tokens"):
-        eq.beta_from_tokens(3.5, 2)

@@ -42,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
         return p
 
     command("check", _check, "read a study file and say what it holds")
+    ahead = command("preflight", _preflight, "check a cluster before anything is queued")
+    ahead.add_argument("--cluster", required=True, help="cluster file")
     command("model", _model, "fetch or convert the study's model")
     block = command("measure", _measure, "measure a block, or what it still lacks", platform=True)
     block.add_argument("--replicate", type=int, required=True)
@@ -94,6 +96,17 @@ def _check(args, terminal) -> None:
         f"{study.file}: {len(study.cells)} cells in each of {blocks} blocks; calibration on "
         f"{study.calibration.name}, held out: {', '.join(p.name for p in study.heldout) or 'none'}"
     )
+
+
+def _preflight(args, terminal) -> None:
+    from .cluster import read_cluster
+    from .preflight import preflight
+
+    study = read_study(args.study)
+    checks = preflight(study, read_cluster(args.cluster, study), _results(study))
+    print(*checks, sep="\n")
+    if wrong := sum(c.fix is not None for c in checks):
+        raise SpecamortError(f"{wrong} of {len(checks)} to fix before you submit")
 
 
 def _model(args, terminal) -> None:

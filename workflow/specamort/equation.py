@@ -6,7 +6,6 @@ Model".
 """
 
 import numpy as np
-from scipy.optimize import brentq
 
 
 def verify_ms(t_base, d):
@@ -48,17 +47,6 @@ def tokens_geometric(beta, gamma):
 def pot_geometric(t_base, d, beta, gamma):
     """Equation (1) with independent acceptances in place of a counter at every gamma."""
     return verify_ms(t_base, d) / tokens_geometric(beta, gamma)
-
-
-def beta_from_tokens(tokens, gamma):
-    """The beta in [0, 1] whose geometric step has that many tokens.
-
-    Raises:
-        ValueError: tokens outside [1, gamma + 1].
-    """
-    if not 1 <= tokens <= gamma + 1:
-        raise ValueError(f"a step at gamma {gamma} has 1 to {gamma + 1} tokens, not {tokens}")
-    return brentq(lambda beta: tokens_geometric(beta, gamma) - tokens, 0.0, 1.0)
 
 
 def pot_ratio_transfer(t_base, speedup):

@@ -1,0 +1,48 @@
+import pytest
+
+from specamort import preflight
+from specamort.cluster import read_cluster
+from specamort.errors import SpecamortError
+from specamort.preflight import Site
+from specamort.study import read_study
+
+SITE = Site(
+    {"gpu-h100": {"gpu:h100:8"}, "gpu-h200": {"gpu:h200:8"}, "cpu": {"null"}},
+    {"gts-me": {"inferno", "embers"}},
+)
+
+
+@pytest.fixture
+def checked(root):
+    study = read_study(root / "config/study.yaml")
+    cluster = read_cluster(root / "config/clusters/phoenix.yaml", study)
+
+    def run(site=SITE, account="gts-me"):
+        return [str(c) for c in preflight.check_site(study, cluster, site, account)]
+
+    return run
+
+
+def test_all_is_well(checked):
+    lines = checked()
+    assert len(lines) == 7 and all(line.startswith("pass") for line in lines)
+
+
+def test_each_wrong_name_is_told_with_what_there_is(checked):
+    assert "put `account: YOURS`" in checked(account=None)[0]
+    assert "yours are: gts-me" in checked(account="gts-you")[0]
+    partitions = {"gpu-h100": {"gpu:h100:8"}, "gpu-h200-new": {"gpu:h200:8"}}
+    (wrong,) = [c for c in checked(Site(partitions, SITE.accounts)) if c.startswith("fix")]
+    assert "h200: partition gpu-h200: not at this site" in wrong
+    assert "gpu-h200-new" in wrong and "platforms.h200.partition" in wrong
+    partitions = SITE.partitions | {"gpu-h200": {"gpu:h20:8", "gpu:h2000:1"}}
+    (wrong,) = [c for c in checked(Site(partitions, SITE.accounts)) if c.startswith("fix")]
+    assert "gres gpu:h200:1: gpu-h200 offers gpu:h2000:1, gpu:h20:8" in wrong
+    only_free = Site(SITE.partitions, {"gts-me": {"embers"}})
+    assert sum("gts-me may use embers" in c for c in checked(only_free)) == 2
+
+
+def test_without_slurm_it_says_where_to_go(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SpecamortError, match="sinfo is not here; run this on a login node"):
+        preflight.read_site()

@@ -37,6 +37,7 @@ def snakemake(home, *args, account=ACCOUNT, wait=True):
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
     command += ["--config", f"cluster={ROOT}/tests/cluster/cluster.yaml"]
     command += ["--configfile", "config/small.yaml", "--latency-wait", "10"]
+    command += ["--slurm-init-seconds-before-status-checks", "5"]
     command += ["--set-threads", *settings, "--nolock", *args]
     environment = os.environ | {"SPECAMORT_ACCOUNT": account}
     if not account:
@@ -91,7 +92,8 @@ def test_study_survives_a_cancelled_block(home):
             cancelled = measuring[0][0]
             time.sleep(20)
             subprocess.run(["scancel", cancelled], check=True)
-    out, _ = run.communicate()
+    out, _ = run.communicate(timeout=900)
+    assert cancelled, out[-4000:]
     assert run.returncode == 0, out[-4000:]
     study, results = read_study(ROOT / "config/small.yaml"), home / "results/small"
     records = tables.timing_records(study, results)

@@ -46,6 +46,15 @@ STUDY_HASH = digest(Path(STUDY.file).read_text())
 shell.prefix(f"export PATH={Path(sys.executable).parent}:$PATH; ")
 
 
+# What is light, and what needs the network, runs where Snakemake runs.
+localrules:
+    all,
+    model,
+    analyse,
+    figures,
+    report,
+
+
 wildcard_constraints:
     platform="|".join(STUDY.platforms),
     replicate=r"\d+",

@@ -60,7 +60,9 @@ def test_counters_add_up(ran):
     """Tokens a step emits are one and what was accepted; the engine counts the same steps."""
     results, _ = ran
     reps = tables.read_table(results, "repetitions")
-    assert (reps["decode_tokens"] == reps["decode_steps"] + reps["accepted"]).all()
+    cut = reps["decode_steps"] + reps["accepted"] - reps["decode_tokens"]
+    assert cut.between(0, reps["gamma"]).all()  # the length limit may cut the last step's tokens
+    assert (cut[reps["workload"] == "repeat"] == 0).all()
     assert (reps["engine_steps"] == reps["decode_steps"] + 1).all()  # batch 1: the prefill
     assert (reps.loc[reps["gamma"] == 0, "drafts"] == 0).all()
 
@@ -85,4 +87,5 @@ def test_second_run_has_nothing_to_do_and_a_lost_record_costs_one_cell(ran):
     assert repaired.returncode == 0, repaired.stderr[-4000:]
     assert lost.exists()
     assert {p: p.read_bytes() for p in kept} == kept
-    assert len(re.findall(r"^localrule measure:|^rule measure:", repaired.stderr, re.M)) == 1
+    said = repaired.stdout + repaired.stderr
+    assert re.findall("Measuring block (.*):", said) == ["r0 on cpu-fp32"]

@@ -107,10 +107,12 @@ def test_what_was_finished_survives_a_failure(study, tmp_path, engine):
         block(study, tmp_path, engine)
     kept = list(tmp_path.rglob("partial/*.json"))
     assert len(kept) == 1
+    (kept[0].parent / ".half-written.json.123").write_text('{"schema')
     ran_before = len(engine.started)
     engine.fail_at = None
     records = block(study, tmp_path, engine)
     assert len(records) == 4 and len(engine.started) == ran_before + 2
+    assert not kept[0].parent.exists()
     assert len({r["block"]["id"] for r in records.values()}) == 1
 
 

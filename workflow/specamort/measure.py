@@ -5,6 +5,7 @@ random order, so that every cell has a baseline from its own device and its own 
 """
 
 import random
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,8 +73,7 @@ def measure_block(
     for cell in study.cells:
         if (partial / f"{cell}.json").exists():
             (partial / f"{cell}.json").replace(home / f"{cell}.json")
-    if partial.exists():
-        partial.rmdir()
+    shutil.rmtree(partial, ignore_errors=True)  # a killed write may have left its beginning there
 
 
 def count(

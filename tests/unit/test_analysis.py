@@ -103,6 +103,13 @@ def test_circular_predictors_only_where_held_out(made, local):
     assert set(p["calibrated_on"]) == {local.calibration.name}
 
 
+def test_timing_alpha_interval_holds_it(made):
+    t = made["timing_alpha"]
+    assert (t["alpha_timing_low"] <= t["alpha_timing"] + 1e-12).all()
+    assert (t["alpha_timing"] <= t["alpha_timing_high"] + 1e-12).all()
+    assert t["alpha_timing"].to_list() == pytest.approx(t["alpha"].to_list())
+
+
 def test_acceptance_band_is_judged(made, local):
     assert made["acceptance"]["in_band"].all()
 

@@ -259,16 +259,17 @@ def host_residuals(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
 
 
 def timing_alpha(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
-    """Equation (1) inverted per platform: the study's figure 5, a cross-check only."""
+    """Equation (1) inverted per platform: the study's figure 5, a cross-check only.
+
+    Means over batch sizes; `_low` and `_high` come from the ends of pot's interval.
+    """
     spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
-    spec["alpha_timing"] = equation.alpha_from_timing(
-        spec["pot_ms"], spec["t_base_ms"], spec["d"], spec["gamma"]
-    )
-    return (
-        spec.groupby(["origin", "platform", "workload", "gamma"])[["alpha_timing", "alpha"]]
-        .mean()
-        .reset_index()
-    )
+    for name, pot in (("", "pot_ms"), ("_low", "pot_ms_high"), ("_high", "pot_ms_low")):
+        spec[f"alpha_timing{name}"] = equation.alpha_from_timing(
+            spec[pot], spec["t_base_ms"], spec["d"], spec["gamma"]
+        )
+    means = ["alpha_timing", "alpha_timing_low", "alpha_timing_high", "alpha"]
+    return spec.groupby(["origin", "platform", "workload", "gamma"])[means].mean().reset_index()
 
 
 def counter_agreement(table: pd.DataFrame, records: Iterable[dict]) -> pd.DataFrame:

@@ -258,6 +258,8 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
                 ax.bar(at, ideal - high, bottom=high, color="#cccccc", **common)
                 hatch = "////" if after_verify > measured else "...."
                 ax.bar(at, high - low, bottom=low, facecolor="none", hatch=hatch, **common)
+                interval = [[measured - row["speedup_low"]], [row["speedup_high"] - measured]]
+                ax.errorbar(at, measured, np.clip(interval, 0, None), color="black", capsize=2)
                 ax.plot([at - width / 2, at + width / 2], [g + 1, g + 1], "k--", linewidth=1)
     first = figure.axes[0]
     for i, p in enumerate(study.platforms.values()):
@@ -280,13 +282,9 @@ def timing_alpha(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     for w in study.workloads:
         for p in study.platforms:
             rows = table.query("workload == @w and platform == @p").sort_values("gamma")
-            ax.plot(
-                rows["gamma"],
-                rows["alpha_timing"],
-                marker=_marker(study, p),
-                color=_colour(study, w),
-                linewidth=1,
-            )
+            style = {"marker": _marker(study, p), "color": _colour(study, w)}
+            ax.plot(rows["gamma"], rows["alpha_timing"], color=style["color"], linewidth=1)
+            _points(ax, rows, "alpha_timing", **style)
         counter = table.query("workload == @w and platform == @study.calibration.name")
         ax.plot(counter["gamma"], counter["alpha"], "--", color=_colour(study, w), linewidth=1)
         ax.annotate(

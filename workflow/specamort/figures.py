@@ -108,6 +108,20 @@ def _points(ax: Axes, rows: pd.DataFrame, y: str, offset: float = 0.0, **style) 
     )
 
 
+def _label(ax: Axes, text: str, end: tuple[float, float], colour: str) -> None:
+    """The line's name behind its last point, in the line's colour."""
+    ax.annotate(
+        text,
+        end,
+        (8, 0),
+        textcoords="offset points",
+        va="center",
+        color=colour,
+        fontweight="bold",
+        annotation_clip=False,
+    )
+
+
 def _platform_key(study: Study, ax: Axes, hollow_heldout: bool = False) -> None:
     for p in study.platforms.values():
         face = "white" if hollow_heldout and p.role == "heldout" else GREY
@@ -167,16 +181,7 @@ def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
                 )
                 _points(ax, rows, "speedup", shift, **style)
             top = cells.query("workload == @w and batch == @n and gamma == @gammas.max()")
-            ax.annotate(
-                w,
-                (gammas.max(), top["speedup"].median()),
-                (8, 0),
-                va="center",
-                textcoords="offset points",
-                color=_colour(study, w),
-                fontweight="bold",
-                annotation_clip=False,
-            )
+            _label(ax, w, (gammas.max(), top["speedup"].median()), _colour(study, w))
     first = figure.axes[0]
     first.set_ylabel("speedup over γ = 0")
     first.set_ylim(bottom=0)
@@ -212,16 +217,7 @@ def equation_fit(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
                     linewidth=1.3,
                 )
             last = rows.sort_values("gamma").iloc[-1]
-            ax.annotate(
-                w,
-                (last["gamma"], last["pot_ms"]),
-                (8, 0),
-                va="center",
-                color=colour,
-                textcoords="offset points",
-                fontweight="bold",
-                annotation_clip=False,
-            )
+            _label(ax, w, (last["gamma"], last["pot_ms"]), _colour(study, w))
         _log_ms(ax)
     first = figure.axes[0]
     first.plot([], [], "-", color=GREY, label="equation (1), counter α")
@@ -287,16 +283,7 @@ def timing_alpha(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
             _points(ax, rows, "alpha_timing", **style)
         counter = table.query("workload == @w and platform == @study.calibration.name")
         ax.plot(counter["gamma"], counter["alpha"], "--", color=_colour(study, w), linewidth=1)
-        ax.annotate(
-            w,
-            (counter["gamma"].max(), counter["alpha"].iloc[-1]),
-            (8, 0),
-            va="center",
-            textcoords="offset points",
-            color=_colour(study, w),
-            fontweight="bold",
-            annotation_clip=False,
-        )
+        _label(ax, w, (counter["gamma"].max(), counter["alpha"].iloc[-1]), _colour(study, w))
     ax.plot([], [], "--", color=GREY, label="engine's counter")
     _platform_key(study, ax)
     ax.legend(loc="center left", title="from timing:", alignment="left")

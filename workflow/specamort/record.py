@@ -7,11 +7,11 @@ from pathlib import Path
 import fastjsonschema
 
 from .errors import SpecamortError
-from .study import SCHEMAS
+from .study import compiled
 
 SCHEMA_VERSION = 1
 
-_validate = fastjsonschema.compile(json.loads((SCHEMAS / "record.schema.json").read_text()))
+_validate = compiled("record")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -219,9 +219,14 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def compiled(schema: str) -> Callable[[object], object]:
+    """One of our schemas as a function that raises fastjsonschema's own exception."""
+    return fastjsonschema.compile(json.loads((SCHEMAS / f"{schema}.schema.json").read_text()))
+
+
 def validator(schema: str) -> Callable[[object, str], None]:
     """A check of a file's content against one of our schemas, in a sentence naming the key."""
-    check = fastjsonschema.compile(json.loads((SCHEMAS / f"{schema}.schema.json").read_text()))
+    check = compiled(schema)
 
     def validate(raw: object, file: str) -> None:
         try:

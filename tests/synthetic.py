@@ -58,6 +58,19 @@ def provenance(study: Study, platform: str, uuid: str | None = None) -> dict:
     }
 
 
+def reading(**changed) -> dict:
+    """A quiet GPU, as NVML would tell it."""
+    return {
+        "clocks_mhz": {"sm": 1980, "memory": 2619},
+        "power_cap_w": 700.0,
+        "temperature_c": 41,
+        "throttle_reasons": 0,
+        "throttled_ns": {"power": 0, "thermal": 0},
+        "at_ns": 0,
+        "other_processes": [],
+    } | changed
+
+
 def repetition(
     index: int, warmup: bool, batch: int, gamma: int, pot_ms: float, alpha: float, tokens: int = 106
 ) -> dict:

@@ -21,7 +21,7 @@ def reps(rows):
         for i, pot in enumerate([99.0, *pots]):
             made.append(
                 dict(origin="synthetic", platform="p", replicate=replicate, workload="w", batch=1)
-                | dict(gamma=gamma, repetition=i, warmup=i == 0, pot_ms=pot)
+                | dict(gamma=gamma, repetition=i, warmup=i == 0, pot_ms=pot, left_out=False)
                 | dict(drafts=5, drafted=10, accepted=4, decode_steps=10, decode_tokens=14)
                 | dict(accepted_first=3)
             )
@@ -45,6 +45,32 @@ def test_ratios_by_hand():
     assert row["coverage"] == 0.5
     assert row["tau"] == 1.4
     assert row["beta"] == 0.6
+
+
+def test_throttled_and_shared_cells_are_kept_but_left_out(local):
+    """Block 0 has a throttled baseline and block 1 a shared cell; block 2 alone counts there."""
+    cells = [c for c in local.cells if c.workload == "repeat" and c.batch == 1 and c.gamma < 4]
+    hot = {"before": synthetic.reading(), "after": synthetic.reading(throttle_reasons=0x40)}
+    shared = {"before": synthetic.reading(other_processes=[7]), "after": synthetic.reading()}
+
+    def records(states):
+        for r in range(3):
+            for c in cells:
+                one = synthetic.timing(local, "cpu-bf16", r, c, d=0.0, t_base=10.0 * (r + 1))
+                if state := states.get((r, c.gamma)):
+                    one["device_state"] = state
+                yield one
+
+    reps = analysis.repetitions(records({(0, 0): hot, (1, 2): shared}))
+    assert set(reps["marks"]) == {"", "throttled", "shared"}
+    table = analysis.cells(reps, 0).set_index("gamma")
+    assert table.loc[0, "pot_ms"] == 25  # 20 and 30; 10 is throttled
+    assert table.loc[2, "pot_ms"] == pytest.approx(30 / 3)
+    assert table["blocks"].to_list() == [2, 1]
+    assert table["blocks_left_out"].to_list() == [1, 2]
+    everywhere = analysis.repetitions(records({(r, 2): hot for r in range(3)}))
+    with pytest.raises(SpecamortError, match=r"1 cells were throttled.*repeat-n1-g2 first.*remeas"):
+        analysis.cells(everywhere, 0)
 
 
 def test_no_draft_is_no_acceptance_but_not_a_zero():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import synthetic
 from specamort import gpu
 from specamort.errors import SpecamortError
 
@@ -25,6 +26,9 @@ def fake(**changed):
         "NVML_CLOCK_MEM": 2,
         "NVML_TEMPERATURE_GPU": 0,
         "NVML_DEVICE_MIG_ENABLE": 1,
+        "NVML_PERF_POLICY_POWER": 0,
+        "NVML_PERF_POLICY_THERMAL": 1,
+        "nvmlDeviceGetViolationStatus": lambda g, cause: SimpleNamespace(violationTime=10 + cause),
         "nvmlInit": lambda: None,
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetHandleByIndex": lambda i: f"gpu{i}",
@@ -64,7 +68,7 @@ def refuse(*_):
     raise NVMLError("driver not loaded")
 
 
-def not_supported(_):
+def not_supported(*_):
     raise NotSupported
 
 
@@ -104,3 +108,34 @@ def test_the_visible_device_is_the_one_asked(nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(SpecamortError, match="sees 2 GPUs"):
         gpu.inspect("H100")
+
+
+def test_a_reading_and_a_gpu_that_does_not_count(nvml):
+    nvml()
+    now = gpu.reading()
+    assert now["throttled_ns"] == {"power": 10, "thermal": 11}
+    assert now["temperature_c"] == 41 and now["other_processes"] == []
+    nvml(nvmlDeviceGetViolationStatus=not_supported)
+    assert gpu.reading()["throttled_ns"] is None
+
+
+def test_marks_of_a_cell():
+    quiet = synthetic.reading()
+    later = quiet | {"at_ns": quiet["at_ns"] + 1000}
+
+    def marks(before, after):
+        return gpu.marks({"before": before, "after": after})
+
+    assert marks(quiet, later) == []
+    assert marks(quiet, later | {"throttle_reasons": 0x1 | 0x2}) == []  # idle, clocks asked for
+    for reason in (0x4, 0x8, 0x20, 0x40, 0x80):
+        assert marks(quiet | {"throttle_reasons": reason}, later) == ["throttled"]
+        assert marks(quiet, later | {"throttle_reasons": reason}) == ["throttled"]
+    held = {"power": quiet["throttled_ns"]["power"] + 10, "thermal": 0}
+    assert marks(quiet, later | {"throttled_ns": held}) == []
+    held["power"] += 1  # 11 of 1000 ns
+    assert marks(quiet, later | {"throttled_ns": held}) == ["throttled"]
+    assert marks(quiet | {"throttled_ns": None}, later | {"throttled_ns": held}) == []
+    both = later | {"throttle_reasons": 0x40, "other_processes": [7]}
+    assert marks(quiet, both) == ["throttled", "shared"]
+    assert marks(None, None) == gpu.marks(None) == []

@@ -116,6 +116,52 @@ def test_what_was_finished_survives_a_failure(study, tmp_path, engine):
     assert len({r["block"]["id"] for r in records.values()}) == 1
 
 
+def test_a_whole_block_that_is_measured_again_waits_aside_until_it_is_whole(
+    study, tmp_path, engine
+):
+    """Workflow managers delete the outputs of a failed job; what was measured must not be there."""
+    before = block(study, tmp_path, engine)
+    home = measure.block_dir(tmp_path, study.calibration.name, 0)
+    (home / f"{study.cells[0]}.json").unlink()
+    engine.fail_at = 0
+    with pytest.raises(SpecamortError, match="the engine died"):
+        block(study, tmp_path, engine)
+    assert not list(home.glob("*.json"))
+    engine.fail_at = None
+    after = block(study, tmp_path, engine)
+    assert {c for c in before if before[c] == after[c]} >= set(study.cells[1:])
+
+
+def test_an_earlier_job_that_is_still_alive_stops(study, tmp_path, engine):
+    """Two jobs of one block: the later owns it, the earlier writes no record any more."""
+    taken = []
+
+    class Overtaken(engine):
+        def run(self, *a):
+            if not taken:
+                taken.append(True)
+                taken.append(block(study, tmp_path, engine))
+            return super().run(*a)
+
+    with pytest.raises(SpecamortError, match="now measured by a job that finished it"):
+        block(study, tmp_path, Overtaken)
+    home = measure.block_dir(tmp_path, study.calibration.name, 0)
+    assert {c: record.read(home / f"{c}.json") for c in study.cells} == taken[1]
+    assert not list(tmp_path.rglob("superseded"))
+
+
+def test_one_of_two_records_of_a_cell_is_set_aside(study, tmp_path, engine):
+    block(study, tmp_path, engine)
+    home = measure.block_dir(tmp_path, study.calibration.name, 0)
+    name = f"{study.cells[0]}.json"
+    (home / "partial").mkdir()
+    (home / "partial" / name).write_text((home / name).read_text())
+    engine.started.clear()
+    block(study, tmp_path, engine)
+    assert engine.started == []
+    assert len(list(tmp_path.rglob("superseded/**/*.json"))) == 1
+
+
 def test_block_on_another_device_starts_anew(study, tmp_path, engine, device):
     engine.fail_at = 4
     with pytest.raises(SpecamortError):
@@ -145,11 +191,27 @@ def test_sampling_is_seeded_and_said(study, tmp_path, engine):
     assert None not in seeds and len(set(seeds)) == len(seeds)
 
 
+def test_marked_cells_are_measured_again_on_request(study, tmp_path, engine, monkeypatch):
+    hot = synthetic.reading(throttle_reasons=0x20)
+    monkeypatch.setattr(measure, "state", lambda p: hot if len(engine.started) == 2 else None)
+    before = block(study, tmp_path, engine)
+    marked = [c for c, r in before.items() if r["device_state"]["after"]]
+    assert len(marked) == 2
+    monkeypatch.setattr(measure, "state", lambda p: synthetic.reading())
+    assert len(measure.set_marked_aside(tmp_path)) == 2
+    after = block(study, tmp_path, engine)
+    assert [c for c in study.cells if after[c] != before[c]] == marked
+    assert measure.set_marked_aside(tmp_path) == []
+
+
 def test_counter_and_overhead_runs(study, tmp_path, engine):
     measure.count(study, study.calibration, Path("m"), tmp_path, start=engine)
     counted = [record.read(p) for p in (tmp_path / "raw/counter").rglob("*.json")]
     assert {r["kind"] for r in counted} == {"counter"} and len(counted) == 2
     assert not any(x["warmup"] for r in counted for x in r["repetitions"])
+    engine.started.clear()
+    measure.count(study, study.calibration, Path("m"), tmp_path, start=engine)
+    assert engine.started == []
     measure.overhead(study, study.calibration, Path("m"), tmp_path, start=engine)
     assert len(list((tmp_path / "raw/overhead").rglob("*.json"))) == 2
 

@@ -49,7 +49,7 @@ def test_other_schema_version(tmp_path, good):
 
 
 def test_disk_full_keeps_what_was_there(tmp_path, good, monkeypatch):
-    path = tmp_path / "a.json"
+    path = tmp_path / "raw" / "a.json"
     record.write(path, good)
 
     def full(fd):
@@ -59,12 +59,12 @@ def test_disk_full_keeps_what_was_there(tmp_path, good, monkeypatch):
     with pytest.raises(SpecamortError, match=r"a\.json: cannot be written \(No space left"):
         record.write(path, good | {"study": "other"})
     assert record.read(path) == good
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_killed_while_writing_leaves_whole_records(tmp_path, good):
     """SIGKILL a writer at many moments: what stands under the name always reads as a whole."""
-    path = tmp_path / "a.json"
+    path = tmp_path / "raw" / "a.json"
     source = tmp_path / "source.json"
     source.write_text(json.dumps(good))
     loop = (
@@ -81,4 +81,13 @@ def test_killed_while_writing_leaves_whole_records(tmp_path, good):
         writer.wait()
         if path.exists():
             assert record.read(path) == good
-    assert path.exists()
+    assert len(list(tmp_path.rglob("a.json"))) > 1
+
+
+def test_a_second_record_does_not_overwrite_the_first(tmp_path, good):
+    path = tmp_path / "raw" / "counter" / "a.json"
+    record.write(path, good)
+    record.write(path, good | {"study": "other"})
+    assert record.read(path)["study"] == "other"
+    (old,) = (tmp_path / "raw/superseded").rglob("a.json")
+    assert record.read(old) == good and old.parent.name == "counter"

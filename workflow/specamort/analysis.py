@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 
 from . import equation, roofline
+from .errors import SpecamortError
+from .gpu import marks
 from .study import Study
 
 CELL = ["platform", "workload", "batch", "gamma"]
@@ -23,6 +25,8 @@ def repetitions(records: Iterable[dict]) -> pd.DataFrame:
     """One row per repetition of the timing records, warm-ups included and marked.
 
     `pot_ms` is the mean over the repetition's sequences of (last - first token) / (tokens - 1).
+    `marks` says whether the device was throttled or shared (see `gpu.marks`); `left_out` holds
+    for a marked cell, and for every cell of a block whose own baseline is marked.
     """
     rows = []
     for r in records:
@@ -34,6 +38,7 @@ def repetitions(records: Iterable[dict]) -> pd.DataFrame:
             "device_uuid": r["provenance"]["device"]["uuid"],
             "host": r["provenance"]["host"],
             "job_id": r["provenance"]["job_id"],
+            "marks": " ".join(marks(r.get("device_state"))),
         }
         for run in r["repetitions"]:
             sequences, counters = run["sequences"], run["counters"]
@@ -54,7 +59,11 @@ def repetitions(records: Iterable[dict]) -> pd.DataFrame:
                     "text_sha256": "+".join(s["sha256"][:8] for s in sequences),
                 }
             )
-    return pd.DataFrame(rows)
+    reps = pd.DataFrame(rows)
+    marked = reps["marks"] != ""
+    block = pd.MultiIndex.from_frame(reps[["platform", "replicate", "workload", "batch"]])
+    reps["left_out"] = marked | block.isin(block[marked & (reps["gamma"] == 0)])
+    return reps
 
 
 def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -62,8 +71,20 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
 
     A block's value is the median over its timed repetitions; a cell's is the median over
     blocks. Intervals are percentile bootstraps that resample blocks, then repetitions in them.
+
+    Raises:
+        SpecamortError: all blocks of a cell are left out.
     """
-    timed = reps[~reps["warmup"]]
+    timed = reps[~reps["warmup"] & ~reps["left_out"]]
+    kept = pd.MultiIndex.from_frame(timed[CELL])
+    empty = reps[~pd.MultiIndex.from_frame(reps[CELL]).isin(kept)]
+    if len(empty):
+        platform, workload, batch, gamma = empty.iloc[0][CELL]
+        raise SpecamortError(
+            f"{empty[CELL].drop_duplicates().shape[0]} cells were throttled or shared in every "
+            f"block, or their baseline was ({platform} {workload}-n{batch}-g{gamma} first); run "
+            "`specamort remeasure` and then the study again"
+        )
     medians = timed.groupby([*CELL, "replicate"])["pot_ms"].median().rename("block_pot_ms")
     by_block = medians.reset_index()
     base = by_block[by_block["gamma"] == 0].drop(columns="gamma")
@@ -79,7 +100,9 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
     )
     counts = timed.groupby(CELL)[[*COUNTS, "accepted_first"]].sum()
     repeated = timed.groupby(CELL).agg(origin=("origin", "first"), timed=("pot_ms", "size"))
-    table = repeated.join([value, counts, _intervals(timed, seed)]).reset_index()
+    left_out = reps[reps["left_out"]].groupby(CELL)["replicate"].nunique().rename("blocks_left_out")
+    table = repeated.join([value, counts, _intervals(timed, seed), left_out]).reset_index()
+    table["blocks_left_out"] = table["blocks_left_out"].fillna(0).astype(int)
     return pd.concat([table, ratios(table)], axis=1)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -16,6 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.log:
             terminal = _divert(args.log)
+        _stop_on_sigterm(terminal)
         args.run(args, terminal)
     except Exception as e:
         expected = isinstance(e, SpecamortError)
@@ -47,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     command("model", _model, "fetch or convert the study's model")
     block = command("measure", _measure, "measure a block, or what it still lacks", platform=True)
     block.add_argument("--replicate", type=int, required=True)
+    command(
+        "remeasure", _remeasure, "move throttled or shared cells aside; the study measures anew"
+    )
     command("count", _count, "counter runs: acceptance, untimed", platform=True)
     command("overhead", _overhead, "what reading the engine's counters costs", platform=True)
     command("microbench", _microbench, "standalone kernel times for the roofline", platform=True)
@@ -54,6 +59,20 @@ def _parser() -> argparse.ArgumentParser:
     command("figures", _figures, "tables to figures")
     command("report", _report, "tables and figures to one HTML page")
     return parser
+
+
+def _stop_on_sigterm(terminal) -> None:
+    """End in order when SLURM preempts, requeues or times out: engines closed within its grace."""
+
+    def stop(signum, frame):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print(
+            "specamort: told to stop (SIGTERM); finished cells are kept, the same command goes on",
+            file=terminal,
+        )
+        sys.exit(128 + signum)  # not an Exception: no handler on the way takes it for a failure
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def _divert(log: Path):
@@ -123,10 +142,18 @@ def _measure(args, terminal) -> None:
     measure_block(study, platform, args.replicate, model, results, progress=terminal)
 
 
+def _remeasure(args, terminal) -> None:
+    from .measure import set_marked_aside
+
+    moved = set_marked_aside(_results(read_study(args.study)))
+    print(*moved, sep="\n")
+    print(f"{len(moved)} records of throttled or shared cells moved to raw/superseded")
+
+
 def _count(args, terminal) -> None:
     from .measure import count
 
-    count(*_job(args, terminal))
+    count(*_job(args, terminal), progress=terminal)
 
 
 def _overhead(args, terminal) -> None:

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 
+from . import record
 from .study import Study
 from .tables import read_table
 
@@ -43,7 +44,6 @@ def draw_all(study: Study, results: Path) -> None:
         n: read_table(results, n)
         for n in ("cells", "acceptance", "overheads", "predictions", "residuals", "timing_alpha")
     }
-    (results / "figures").mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
         for name, draw in FIGURES.items():
             figure = draw(study, frames)
@@ -60,9 +60,8 @@ def draw_all(study: Study, results: Path) -> None:
                 )
             for suffix in FORMATS:
                 metadata = {"Date": None} if suffix == "svg" else None
-                figure.savefig(
-                    results / "figures" / f"{name}.{suffix}", bbox_inches="tight", metadata=metadata
-                )
+                with record.atomic(results / "figures" / f"{name}.{suffix}") as path:
+                    figure.savefig(path, bbox_inches="tight", metadata=metadata)
             plt.close(figure)
 
 

@@ -1,6 +1,7 @@
 """What the GPU is and how it does, through NVML; a job on the wrong one refuses to measure."""
 
 import os
+import time
 from contextlib import contextmanager
 
 from .errors import SpecamortError
@@ -13,8 +14,7 @@ def inspect(expected: str) -> dict:
         expected: what the device's name must contain, as `gpu` in a study file.
 
     Returns:
-        `device` (name, uuid), `driver`, `clocks_mhz`, `power_cap_w`, `temperature_c`,
-        `throttle_reasons` (NVML's bit mask) and `other_processes` (pids of strangers).
+        `device` (name, uuid), `driver`, and what `reading` gives.
 
     Raises:
         SpecamortError: no GPU, several, another kind, a MIG slice, or one someone else is using.
@@ -34,23 +34,83 @@ def inspect(expected: str) -> dict:
                 f"{name} ({uuid}) is partitioned (MIG); a slice is not the device of the study, "
                 "ask for a whole one"
             )
-        others = _strangers(nvml, gpu)
-        if others:
+        now = _reading(nvml, gpu)
+        if now["other_processes"]:
             raise SpecamortError(
-                f"{name} ({uuid}) is in use by processes {others}; ask for an exclusive device"
+                f"{name} ({uuid}) is in use by processes {now['other_processes']}; ask for an "
+                "exclusive device"
             )
+        driver = nvml.nvmlSystemGetDriverVersion()
+        return {"device": {"name": name, "uuid": uuid}, "driver": driver, **now}
+
+
+def reading() -> dict:
+    """State of the job's one GPU now, for before and after a cell.
+
+    Returns:
+        `clocks_mhz`, `power_cap_w`, `temperature_c`, `throttle_reasons` (NVML's bit mask, of this
+        moment), `throttled_ns` (NVML's counters of time spent below the asked clocks, by cause;
+        null where the GPU does not count), `at_ns` (monotonic) and `other_processes` (pids of
+        strangers).
+    """
+    import pynvml as nvml
+
+    with _nvml(nvml):
+        return _reading(nvml, _the_only(nvml))
+
+
+# NVML's clocks throttle reasons: software power cap, hardware slowdown, software thermal, hardware
+# thermal, power brake. Idle, and clocks somebody asked for, are not among them.
+_THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+_THROTTLED_SHARE = 0.01
+
+
+def marks(device_state: dict | None) -> list[str]:
+    """Why a cell with the readings `before` and `after` it must stay out of the medians.
+
+    `throttled`: a throttle reason at either end, or clocks held down for over 1% of the time
+    between them. `shared`: another process on the GPU at either end. Without readings (a CPU)
+    nothing is known and nothing marked.
+    """
+    if not device_state or not device_state["before"] or not device_state["after"]:
+        return []
+    before, after = device_state["before"], device_state["after"]
+    found = []
+    held_ns = 0
+    if before["throttled_ns"] and after["throttled_ns"]:
+        held_ns = max(after["throttled_ns"][k] - v for k, v in before["throttled_ns"].items())
+    if (before["throttle_reasons"] | after["throttle_reasons"]) & _THROTTLED or (
+        held_ns > _THROTTLED_SHARE * (after["at_ns"] - before["at_ns"])
+    ):
+        found.append("throttled")
+    if before["other_processes"] or after["other_processes"]:
+        found.append("shared")
+    return found
+
+
+def _reading(nvml, gpu) -> dict:
+    return {
+        "clocks_mhz": {
+            "sm": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+            "memory": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+        },
+        "power_cap_w": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+        "temperature_c": nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+        "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+        "throttled_ns": _throttled_ns(nvml, gpu),
+        "at_ns": time.monotonic_ns(),
+        "other_processes": _strangers(nvml, gpu),
+    }
+
+
+def _throttled_ns(nvml, gpu) -> dict | None:
+    causes = {"power": nvml.NVML_PERF_POLICY_POWER, "thermal": nvml.NVML_PERF_POLICY_THERMAL}
+    try:
         return {
-            "device": {"name": name, "uuid": uuid},
-            "driver": nvml.nvmlSystemGetDriverVersion(),
-            "clocks_mhz": {
-                "sm": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-                "memory": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
-            },
-            "power_cap_w": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
-            "temperature_c": nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
-            "other_processes": others,
+            k: nvml.nvmlDeviceGetViolationStatus(gpu, v).violationTime for k, v in causes.items()
         }
+    except nvml.NVMLError_NotSupported:
+        return None
 
 
 @contextmanager

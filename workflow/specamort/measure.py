@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from tqdm import tqdm
 from . import record
 from .engine import Engine
 from .errors import SpecamortError
-from .provenance import now, provenance
+from .gpu import marks
+from .provenance import now, provenance, state
 from .study import Cell, Platform, Study, digest
 from .workloads import prompt
 
@@ -41,56 +41,47 @@ def measure_block(
 ) -> None:
     """Measure what a block still lacks, one record per cell.
 
-    A finished cell goes to `partial/` at once and to its place when the block is whole, so that
-    the workflow never sees half a block and a killed job loses only the cell under way. Records
-    of another device or of other settings are moved to `superseded/`, never overwritten.
+    Records of another device or of other settings are moved to `superseded/`, never overwritten.
     """
     home = block_dir(results, platform.name, replicate)
-    partial = home / "partial"
-    source = provenance(study, platform)
-    kept, moved = _keep(study, platform, home, source["device"]["uuid"])
-    for path in moved:
-        print(f"specamort: {path}: no longer holds, kept in raw/superseded", file=progress)
     seed = f"{study.seed}-{platform.name}-{replicate}"
     order = random.Random(seed).sample(study.gammas, len(study.gammas))
-    block = {
-        "id": next((r["block"]["id"] for r in kept.values()), uuid.uuid4().hex),
-        "seed": seed,
-        "gamma_order": order,
-    }
-    missing = [c for g in order for c in study.cells if c.gamma == g and c not in kept]
+    cells = [c for g in order for c in study.cells if c.gamma == g]
     bar = _progress(study, results, progress)
-    for cell, engine in _engines(study, platform, model, missing, start):
-        bar.set_description(f"{platform.name} r{replicate} {cell}")
-        measured = _cell(study, engine, cell, replicate, study.warmup, study.repetitions)
-        record.write(
-            partial / f"{cell}.json",
-            _record("timing", study, platform, replicate, cell, source, measured)
-            | {"block": block},
-        )
-        bar.update()
+    with _Block(home, study, platform, cells, progress) as block:
+        identity = block.kept[0]["block"]["id"] if block.kept else uuid.uuid4().hex
+        about = {"block": {"id": identity, "seed": seed, "gamma_order": order}}
+        for cell, engine in _engines(study, platform, model, block.missing, start):
+            bar.set_description(f"{platform.name} r{replicate} {cell}")
+            measured = _cell(
+                study, platform, engine, cell, replicate, study.warmup, study.repetitions
+            )
+            block.write(
+                cell,
+                _record("timing", study, platform, replicate, cell, block.source, measured) | about,
+            )
+            bar.update()
     bar.close()
-    for cell in study.cells:
-        if (partial / f"{cell}.json").exists():
-            (partial / f"{cell}.json").replace(home / f"{cell}.json")
-    shutil.rmtree(partial, ignore_errors=True)  # a killed write may have left its beginning there
 
 
 def count(
-    study: Study, platform: Platform, model: Path, results: Path, start: StartEngine = Engine
+    study: Study,
+    platform: Platform,
+    model: Path,
+    results: Path,
+    progress=None,
+    start: StartEngine = Engine,
 ) -> None:
     """Counter runs: the speculative cells once per replicate's prompts, untimed."""
-    source = provenance(study, platform)
+    home = results / "raw" / "counter" / platform.name
     cells = [c for c in study.cells if c.gamma]
-    for cell, engine in _engines(study, platform, model, cells, start):
-        runs = [_cell(study, engine, cell, r, 0, 1) for r in range(study.replicates)]
-        runs[0]["repetitions"] = [
-            {**run["repetitions"][0], "index": i} for i, run in enumerate(runs)
-        ]
-        record.write(
-            results / "raw" / "counter" / platform.name / f"{cell}.json",
-            _record("counter", study, platform, 0, cell, source, runs[0]),
-        )
+    with _Block(home, study, platform, cells, progress) as block:
+        for cell, engine in _engines(study, platform, model, block.missing, start):
+            runs = [_cell(study, platform, engine, cell, r, 0, 1) for r in range(study.replicates)]
+            runs[0]["repetitions"] = [
+                {**run["repetitions"][0], "index": i} for i, run in enumerate(runs)
+            ]
+            block.write(cell, _record("counter", study, platform, 0, cell, block.source, runs[0]))
 
 
 def overhead(
@@ -99,18 +90,81 @@ def overhead(
     """The largest gamma's first cell with the engine's statistics on, then off."""
     source = provenance(study, platform)
     cell = Cell(next(iter(study.workloads)), min(study.batches), max(study.gammas))
+    pair = {}
     for name in ("on", "off"):
         engine = start(model, study, platform, cell.gamma, statistics=name == "on")
-        measured = _cell(study, engine, cell, 0, study.warmup, 3 * study.repetitions)
+        measured = _cell(study, platform, engine, cell, 0, study.warmup, 3 * study.repetitions)
         engine.close()
-        record.write(
-            results / "raw" / "overhead" / platform.name / f"{name}.json",
-            _record("overhead", study, platform, 0, cell, source, measured),
-        )
+        pair[name] = _record("overhead", study, platform, 0, cell, source, measured)
+    for name, one in pair.items():
+        record.write(results / "raw" / "overhead" / platform.name / f"{name}.json", one)
+
+
+def set_marked_aside(results: Path) -> list[Path]:
+    """Move timing records of throttled or shared cells aside, so that they are measured again."""
+    moved = []
+    for path in sorted((results / "raw" / "timing").glob("*/r*/**/*-g*.json")):
+        if marks(record.read(path).get("device_state")):
+            record.set_aside(path)
+            moved.append(path)
+    return moved
+
+
+class _Block:
+    """Records that must come from one device, in one directory: kept, missing, written.
+
+    While a block is not whole its records wait in `partial/`: the workflow never sees half a
+    block, and a killed job loses only the cell under way. The latest job to open a block owns
+    it; an earlier one that is still alive (requeued by SLURM while its node did not answer, or
+    submitted by a controller that is gone) finds that out before it writes, and stops.
+    """
+
+    def __init__(self, home: Path, study: Study, platform: Platform, cells: list[Cell], progress):
+        self._home, self._partial = home, home / "partial"
+        self._claim = self._partial / "claim"
+        self.source = provenance(study, platform)
+        kept, moved = _keep(study, platform, home, cells, self.source["device"]["uuid"])
+        for path in moved:
+            print(f"specamort: {path}: no longer holds, kept in raw/superseded", file=progress)
+        self.kept = list(kept.values())
+        self.missing = [c for c in cells if c not in kept]
+
+    def __enter__(self) -> "_Block":
+        self._owner = f"job {self.source['job_id']} on {self.source['host']}, {uuid.uuid4().hex}"
+        record.write_text(self._claim, self._owner)
+        for path in self._home.glob("*-g*.json"):
+            path.replace(self._partial / path.name)
+        return self
+
+    def write(self, cell: Cell, one: dict) -> None:
+        self._still_ours()
+        record.write(self._partial / f"{cell}.json", one)
+
+    def __exit__(self, failed, *_) -> None:
+        if failed:
+            return
+        self._still_ours()
+        for path in self._partial.glob("*-g*.json"):
+            path.replace(self._home / path.name)
+        shutil.rmtree(self._partial)  # a killed write may have left its beginning there
+
+    def _still_ours(self) -> None:
+        owner = self._claim.read_text() if self._claim.exists() else "a job that finished it"
+        if owner != self._owner:
+            raise SpecamortError(
+                f"{self._home}: is now measured by {owner.split(',')[0]}; this job stops, "
+                "what it measured is kept"
+            )
 
 
 def _cell(
-    study: Study, engine: Engine, cell: Cell, replicate: int, warmup: int, repetitions: int
+    study: Study,
+    platform: Platform,
+    engine: Engine,
+    cell: Cell,
+    replicate: int,
+    warmup: int,
+    repetitions: int,
 ) -> dict:
     workload = study.workloads[cell.workload]
     first = replicate * max(study.batches)
@@ -118,7 +172,7 @@ def _cell(
         prompt(engine.tokenizer, workload, first + i, study.context_tokens)
         for i in range(cell.batch)
     ]
-    started = now()
+    started, before = now(), state(platform)
     runs = []
     for i in range(warmup + repetitions):
         seed = None
@@ -133,6 +187,7 @@ def _cell(
             "tokens": study.context_tokens,
             "sha256": [sha256(repr(p).encode()).hexdigest() for p in prompts],
         },
+        "device_state": {"before": before, "after": state(platform)},
         "repetitions": runs,
         "times": {"started": started, "finished": now()},
     }
@@ -179,41 +234,33 @@ def _engines(
 
 
 def _keep(
-    study: Study, platform: Platform, home: Path, device: str
+    study: Study, platform: Platform, home: Path, cells: list[Cell], device: str
 ) -> tuple[dict[Cell, dict], list[Path]]:
     """The block's records that still hold, and the paths of those moved aside."""
     kept, stale = {}, []
-    for cell in study.cells:
+    for cell in cells:
         expected = digest(study.settings(platform.name, cell))
         for path in _places(home, cell):
             try:
                 found = record.read(path)
             except SpecamortError:
                 found = None
-            if found and found["settings_hash"] == expected:
-                kept[cell] = found
+            if found and found["settings_hash"] == expected and cell not in kept:
+                kept[cell] = path, found
             else:
                 stale.append(path)
-    if any(r["provenance"]["device"]["uuid"] != device for r in kept.values()):
-        stale += [path for cell in kept for path in _places(home, cell)]
+    if any(r["provenance"]["device"]["uuid"] != device for _, r in kept.values()):
+        stale += [path for path, _ in kept.values()]
         kept = {}
     for path in stale:
-        _set_aside(path)
-    return kept, stale
+        record.set_aside(path)
+    return {cell: found for cell, (_, found) in kept.items()}, stale
 
 
 def _places(home: Path, cell: Cell) -> list[Path]:
     """Where the cell's record is: in its place, or waiting for the rest of its block."""
     name = f"{cell}.json"
     return [p for p in (home / name, home / "partial" / name) if p.exists()]
-
-
-def _set_aside(path: Path) -> None:
-    raw = next(p for p in path.parents if p.name == "raw")
-    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-    target = raw / "superseded" / when / path.relative_to(raw)
-    target.parent.mkdir(parents=True)
-    path.replace(target)
 
 
 def _progress(study: Study, results: Path, stream) -> tqdm:

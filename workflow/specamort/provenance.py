@@ -28,6 +28,11 @@ def provenance(study: Study, platform: Platform) -> dict:
     }
 
 
+def state(platform: Platform) -> dict | None:
+    """The device's state now; null where nothing tells it (a CPU)."""
+    return gpu.reading() if platform.device == "cuda" else None
+
+
 def _code_version() -> str:
     here = Path(__file__).parent
     git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]

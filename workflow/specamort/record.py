@@ -2,6 +2,9 @@
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import fastjsonschema
@@ -14,33 +17,58 @@ SCHEMA_VERSION = 1
 _validate = compiled("record")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or none, whatever kills the writer.
+@contextmanager
+def atomic(path: Path, replace: Callable[[Path, Path], None] = os.replace) -> Iterator[Path]:
+    """A temporary file that takes the place of `path` when the block ends well.
+
+    A reader sees all of a file or none, whatever kills the writer.
 
     Raises:
         SpecamortError: the disk refuses; nothing is left at `path` that was not there before.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        with temporary.open("w") as f:
-            f.write(text)
-            f.flush()
+        yield temporary
+        with temporary.open("rb") as f:
             os.fsync(f.fileno())
-        os.replace(temporary, path)
+        replace(temporary, path)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise SpecamortError(
             f"{path}: cannot be written ({e.strerror}); free space there and run again, "
             "what is already measured stays"
         ) from e
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all; see `atomic`."""
+    with atomic(path) as temporary:
+        temporary.write_text(text)
 
 
 def write(path: Path, record: dict) -> None:
-    """Validate and write one record atomically."""
+    """Validate and write one record atomically; one that is there already is set aside first."""
     record = {"schema_version": SCHEMA_VERSION, **record}
     _validate(record)
-    write_text(path, json.dumps(record))
+    with atomic(path, _supersede) as temporary:
+        temporary.write_text(json.dumps(record))
+
+
+def _supersede(new: Path, path: Path) -> None:
+    if path.exists():
+        set_aside(path)
+    os.replace(new, path)
+
+
+def set_aside(path: Path) -> None:
+    """Move a record from below `raw/` to `raw/superseded/TIME/`."""
+    raw = next(p for p in path.parents if p.name == "raw")
+    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+    target = raw / "superseded" / when / path.relative_to(raw)
+    target.parent.mkdir(parents=True)
+    path.replace(target)
 
 
 def read(path: Path) -> dict:

@@ -31,6 +31,7 @@ def write_report(study: Study, results: Path) -> None:
         },
         synthetic=(t["cells"]["origin"] == "synthetic").any(),
         missed=t["acceptance"].query("not in_band").to_dict("records"),
+        left_out=t["cells"].query("blocks_left_out > 0").to_dict("records"),
         disagree=t["counter_agreement"].query("not agree").to_dict("records"),
         errors=errors_by_predictor(t["errors"]),
         acceptance=t["acceptance"].drop(columns=["decode_tokens", "accepted_first"]),

@@ -118,7 +118,8 @@ def write_tables(study: Study, results: Path) -> None:
     for name, frame in out.items():
         record.write_text(results / "tables" / f"{name}.csv", frame.to_csv(index=False))
     for name in ("repetitions", "cells"):
-        out[name].to_parquet(results / "tables" / f"{name}.parquet", index=False)
+        with record.atomic(results / "tables" / f"{name}.parquet") as path:
+            out[name].to_parquet(path, index=False)
 
 
 def _provenance(records: list[dict]) -> pd.DataFrame:

@@ -2,13 +2,15 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from specamort.cluster import read_cluster, requests, require_account
+from specamort.cluster import read_cluster, requests
 from specamort.errors import SpecamortError
 from specamort.models import model_dir
+from specamort.preflight import require_site
 from specamort.study import digest, read_study
 from specamort.tables import table_paths
 
@@ -27,23 +29,27 @@ except SpecamortError as e:
     raise WorkflowError(str(e)) from None
 
 # A platform's jobs go where the cluster file says; without one they run here.
-REQUEST = requests(STUDY, CLUSTER) if CLUSTER else {}
+REQUEST = partial(requests, STUDY, CLUSTER, Path.cwd())
 
 
 onstart:
     if CLUSTER:
         try:
-            require_account()
+            require_site(STUDY, CLUSTER)
         except SpecamortError as e:
             raise WorkflowError(str(e)) from None
 
 
 RESULTS = Path("results") / STUDY.name
-ENVIRONMENT = str(Path(workflow.basedir) / "envs/cpu.yaml")
+KIND = "gpu" if any(p.device == "cuda" for p in STUDY.platforms.values()) else "cpu"
+ENVIRONMENT = str(Path(workflow.basedir) / f"envs/{KIND}.yaml")
 STUDY_HASH = digest(Path(STUDY.file).read_text())
 
 # Jobs run in the environment that runs Snakemake, on whatever PATH they are started.
-shell.prefix(f"export PATH={Path(sys.executable).parent}:$PATH; ")
+shell.prefix(
+    f"export PATH={Path(sys.executable).parent}:$PATH; "
+    + (CLUSTER.prefix(Path.cwd()) if CLUSTER else "")
+)
 
 
 # What is light, and what needs the network, runs where Snakemake runs.
@@ -56,6 +62,7 @@ localrules:
 
 
 wildcard_constraints:
+    study=STUDY.name,
     platform="|".join(STUDY.platforms),
     replicate=r"\d+",
 

@@ -29,13 +29,16 @@ def test_only_what_a_killed_job_left_is_ended(tmp_path):
     alive, its_engine = job(logs / "alive.log")
     killed, left_behind = job(logs / "killed.log")
     elsewhere, stranger = job(tmp_path / "other.log")
+    reader = subprocess.Popen(["tail", "-F", str(logs / "killed.log")])
     try:
         for parent in (killed, elsewhere):
             parent.kill()
             parent.wait()
         assert orphans.sweep(logs) == [left_behind]
         assert psutil.pid_exists(its_engine) and psutil.pid_exists(stranger)
+        assert reader.poll() is None
     finally:
+        reader.kill()
         alive.kill()
         for pid in (its_engine, left_behind, stranger):
             if psutil.pid_exists(pid):

@@ -1,10 +1,18 @@
 rule analyse:
     """Records to tables. Acceptance is calibrated on one platform, the others are held out."""
     input:
-        expand(RECORDS, platform=STUDY.platforms, replicate=range(STUDY.replicates)),
-        expand(rules.microbench.output, platform=STUDY.platforms),
-        expand(rules.count.output, platform=STUDY.calibration.name),
-        expand(rules.overhead.output, platform=STUDY.calibration.name),
+        expand(
+            RECORDS,
+            study=STUDY.name,
+            platform=STUDY.platforms,
+            replicate=range(STUDY.replicates),
+        ),
+        expand(rules.microbench.output, study=STUDY.name, platform=STUDY.platforms),
+        expand(
+            rules.count.output + rules.overhead.output,
+            study=STUDY.name,
+            platform=STUDY.calibration.name,
+        ),
         code=expand(
             "workflow/specamort/{module}.py",
             module=["analysis", "equation", "roofline", "tables", "claims"],

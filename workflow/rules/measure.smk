@@ -1,10 +1,9 @@
 # Every rule here needs the device, and a quiet machine, to itself: it asks for more threads than
 # a machine has and gets them all.
 ALONE = 256
-RECORDS = [
-    f"{RESULTS}/raw/timing/{{platform}}/r{{replicate}}/{cell}.json"
-    for cell in STUDY.cells
-]
+# The study is a wildcard so that SLURM's job comments and logs say whose job it is.
+TIMING = "results/{study}/raw/timing/{platform}/r{replicate}"
+RECORDS = [f"{TIMING}/{cell}.json" for cell in STUDY.cells]
 
 
 rule measure:
@@ -15,12 +14,12 @@ rule measure:
         # update: a record that exists stays; the job measures what is missing.
         [update(r) for r in RECORDS],
     log:
-        RESULTS / "logs/measure/{platform}-r{replicate}.log",
+        "results/{study}/logs/measure/{platform}-r{replicate}.log",
     conda:
         ENVIRONMENT
     threads: ALONE
     resources:
-        **REQUEST,
+        **REQUEST("measure"),
         device=1,
     params:
         file=STUDY.file,
@@ -37,14 +36,18 @@ rule count:
     input:
         model_dir(STUDY.model),
     output:
-        [f"{RESULTS}/raw/counter/{{platform}}/{c}.json" for c in STUDY.cells if c.gamma],
+        [
+            update(f"results/{{study}}/raw/counter/{{platform}}/{c}.json")
+            for c in STUDY.cells
+            if c.gamma
+        ],
     log:
-        RESULTS / "logs/count/{platform}.log",
+        "results/{study}/logs/count/{platform}.log",
     conda:
         ENVIRONMENT
     threads: ALONE
     resources:
-        **REQUEST,
+        **REQUEST("count"),
         device=1,
     params:
         file=STUDY.file,
@@ -60,14 +63,15 @@ rule overhead:
     input:
         model_dir(STUDY.model),
     output:
-        multiext(f"{RESULTS}/raw/overhead/{{platform}}/", "on.json", "off.json"),
+        update("results/{study}/raw/overhead/{platform}/on.json"),
+        update("results/{study}/raw/overhead/{platform}/off.json"),
     log:
-        RESULTS / "logs/overhead/{platform}.log",
+        "results/{study}/logs/overhead/{platform}.log",
     conda:
         ENVIRONMENT
     threads: ALONE
     resources:
-        **REQUEST,
+        **REQUEST("overhead"),
         device=1,
     params:
         file=STUDY.file,

@@ -3,14 +3,14 @@ rule microbench:
     input:
         model_dir(STUDY.model),
     output:
-        RESULTS / "raw/microbenchmark/{platform}.json",
+        update("results/{study}/raw/microbenchmark/{platform}.json"),
     log:
-        RESULTS / "logs/microbench/{platform}.log",
+        "results/{study}/logs/microbench/{platform}.log",
     conda:
         ENVIRONMENT
     threads: ALONE
     resources:
-        **REQUEST,
+        **REQUEST("microbench"),
         device=1,
     params:
         file=STUDY.file,

@@ -1,14 +1,18 @@
 """A cluster file: where each platform's jobs run, and how much they ask for."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from pathlib import Path
+from shlex import quote
 from types import SimpleNamespace
 
 import yaml
 
+from . import slurm
 from .errors import SpecamortError
 from .study import Study, load_yaml, validator
 
@@ -38,10 +42,44 @@ class Request:
 
 
 @dataclass(frozen=True)
+class ControllerRequest:
+    """What the workflow's controller asks for: little, and long.
+
+    Attributes:
+        minutes: time limit; the controller requeues itself when it is over.
+    """
+
+    cpus: int
+    mem_gb: float
+    minutes: int
+    partition: str | None = None
+    qos: str | None = None
+    gres: None = None
+
+
+@dataclass(frozen=True)
 class Cluster:
+    """Attributes:
+    modules: environment modules that every job loads.
+    container: an Apptainer image that every job runs in, from `envs/gpu.def`.
+    """
+
     name: str
     file: str
+    controller: ControllerRequest
     platforms: dict[str, Request]
+    modules: tuple[str, ...] = ()
+    container: str | None = None
+
+    def prefix(self, home: Path) -> str:
+        """What the shell of a job runs before the command itself; `home` is the checkout."""
+        load = f"module load {' '.join(map(quote, self.modules))}; " if self.modules else ""
+        if not self.container:
+            return load
+        # the code is the checkout's, whatever the image was built from
+        code = quote(f"PYTHONPATH={home}/workflow")
+        inside = f"apptainer exec --nv --bind {quote(str(home))} --env {code}"
+        return f"{load}{inside} {quote(self.container)} "
 
 
 def read_cluster(path: str | Path, study: Study) -> Cluster:
@@ -57,7 +95,20 @@ def read_cluster(path: str | Path, study: Study) -> Cluster:
             raise SpecamortError(
                 f"{path}: platforms.{name}: is missing; {study.file} measures on it"
             )
-    return Cluster(raw["name"], str(path), {k: Request(**v) for k, v in raw["platforms"].items()})
+    container = raw.get("container")
+    if container and not Path(container).is_file():
+        raise SpecamortError(
+            f"{path}: container: {container} is not there; build it with "
+            f"`apptainer build {container} envs/gpu.def`"
+        )
+    return Cluster(
+        name=raw["name"],
+        file=str(path),
+        controller=ControllerRequest(**raw["controller"]),
+        platforms={k: Request(**v) for k, v in raw["platforms"].items()},
+        modules=tuple(raw.get("modules", ())),
+        container=container,
+    )
 
 
 def block_minutes(study: Study, request: Request) -> int:
@@ -69,11 +120,15 @@ def block_minutes(study: Study, request: Request) -> int:
     return ceil(_MARGIN * needed)
 
 
-def requests(study: Study, cluster: Cluster) -> dict[str, Callable]:
-    """Resources of a measuring rule, by name, as functions of its platform and attempt.
+def requests(study: Study, cluster: Cluster | None, home: Path, rule: str) -> dict[str, Callable]:
+    """Resources of a measuring rule, by name, as functions of its wildcards and attempt.
 
-    Time and memory grow with each attempt.
+    Time and memory grow with each attempt. A job of the same block that an earlier controller
+    left in the queue is waited for: what it measures, the new one finds done. Without a cluster
+    file there are none.
     """
+    if cluster is None:
+        return {}
     account = user_setting("account")
 
     def ask(value: Callable[[Request], str | int], grows: bool = False) -> Callable:
@@ -82,6 +137,11 @@ def requests(study: Study, cluster: Cluster) -> dict[str, Callable]:
             return wanted * attempt if grows else wanted
 
         return resource
+
+    def after_leftovers(wildcards) -> str:
+        what = slurm.block_name(rule, *wildcards)
+        left = [j.id for j in _leftovers(home, int(time.time() // 60)) if j.what == what]
+        return f"--dependency=afterany:{':'.join(left)}" if left else ""
 
     named = {
         "slurm_account": ask(lambda _: account),
@@ -96,9 +156,20 @@ def requests(study: Study, cluster: Cluster) -> dict[str, Callable]:
         if all(v(SimpleNamespace(platform=p), 1) is not None for p in study.platforms)
     }
     return given | {
+        "slurm_extra": after_leftovers,
+        "cpus_per_task": ask(lambda r: r.cpus),
         "mem_mb": ask(lambda r: ceil(1024 * r.mem_gb), grows=True),
         "runtime": ask(lambda r: block_minutes(study, r), grows=True),
     }
+
+
+@cache
+def _leftovers(home: Path, minute: int) -> list[slurm.Job]:
+    """The queue of this minute; none where there is no SLURM, as in a dry run on a laptop."""
+    try:
+        return slurm.live_jobs(home)
+    except SpecamortError:
+        return []
 
 
 def user_setting(key: str) -> str | None:
@@ -107,17 +178,3 @@ def user_setting(key: str) -> str | None:
         return found
     path = USER_FILE.expanduser()
     return (yaml.safe_load(path.read_text()) or {}).get(key) if path.is_file() else None
-
-
-def require_account() -> str:
-    """The user's SLURM account.
-
-    Raises:
-        SpecamortError: there is none; says where to put it.
-    """
-    if account := user_setting("account"):
-        return account
-    raise SpecamortError(
-        f"no SLURM account: put `account: YOUR-ACCOUNT` into {USER_FILE} or set SPECAMORT_ACCOUNT "
-        "(`sacctmgr show associations user=$USER` lists yours); nothing was submitted"
-    )

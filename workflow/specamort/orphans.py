@@ -17,7 +17,8 @@ def sweep(logs: Path) -> list[int]:
     killed = []
     for p in psutil.process_iter():
         try:
-            ours = any(Path(f.path).is_relative_to(logs) for f in p.open_files())
+            written = [f.path for f in p.open_files() if f.mode != "r"]
+            ours = any(Path(path).is_relative_to(logs) for path in written)
             if ours and not any(is_job(q) for q in (p, *p.parents())):
                 p.kill()
                 killed.append(p.pid)

@@ -24,6 +24,7 @@ def provenance(study: Study, platform: Platform) -> dict:
         "python": machine.python_version(),
         "host": machine.node(),
         "job_id": os.environ.get("SLURM_JOB_ID"),
+        "job_started": now(),
         **(_cpu() if platform.device == "cpu" else gpu.inspect(platform.gpu)),
     }
 

@@ -1,5 +1,6 @@
 PYTHON ?= python3
 STUDY ?= config/local.yaml
+ENV ?= cpu
 BIN := .venv/bin
 # The kernel drops this lock with the last process that holds it, however it ends; Snakemake's own
 # would outlive a killed run and stop the next one.
@@ -13,14 +14,17 @@ study: env  ## the whole study, from nothing to results/<name>/report.html
 	  { s=$$?; [ $$s -ne 75 ] || echo "another study is running here; wait for it" >&2; exit $$s; }
 	@echo "report: results/$$(sed -n 's/^name: *//p' $(STUDY))/report.html"
 
-env: .venv/ready
+env: .venv/$(ENV)  ## the pinned environment; ENV=gpu for GPU nodes
 
-.venv/ready: envs/cpu.lock envs/cpu.post-deploy.sh pyproject.toml
+.venv/$(ENV): envs/$(ENV).lock envs/$(ENV).post-deploy.sh pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	PATH=$(CURDIR)/$(BIN):$$PATH envs/cpu.post-deploy.sh
+	PATH=$(CURDIR)/$(BIN):$$PATH envs/$(ENV).post-deploy.sh
 	touch $@
+
+wheelhouse: envs/gpu.lock  ## the packages of gpu.lock, to carry to nodes without a network
+	$(PYTHON) -m pip wheel --no-deps -r $< -w $@
 
 test: env  ## everything, the real engine included
 	$(BIN)/pytest

@@ -1,6 +1,8 @@
 """The DAG through a real SLURM, the real engine on CPU in the place of the GPUs' nodes.
 
-Needs the test cluster (`make cluster-test` starts it); elsewhere these tests are skipped.
+Needs the test cluster (`make cluster-test` starts it); elsewhere these tests are skipped. One
+undisturbed run comes first; every disturbance then measures one block anew and has to end with
+the same set of records.
 """
 
 import os
@@ -10,17 +12,35 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from conftest import ROOT
-from specamort import tables
+from specamort import record, tables
 from specamort.study import read_study
 
 ACCOUNT = "gts-test"
+CLUSTER = ROOT / "tests/cluster/cluster.yaml"
+FILE = "config/small.yaml"
+STUDY = read_study(ROOT / FILE)
+KIND = {"cpu-bf16": "h100", "cpu-fp32": "h200"}  # of the partition, the gres and the node
+PARTITION = {platform: f"gpu-{kind}" for platform, kind in KIND.items()}
 up = shutil.which("sinfo") and subprocess.run(
     [str(ROOT / "tests/cluster/slurm-cluster"), "status"], capture_output=True
 )
 pytestmark = pytest.mark.skipif(not up or up.returncode != 0, reason="no test cluster is up")
+
+
+def ask(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def wait_for(what, check, seconds=300):
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"{what} never came"
+        time.sleep(0.5)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -32,89 +52,234 @@ def home(tmp_path_factory):
     return made
 
 
-def snakemake(home, *args, account=ACCOUNT, wait=True):
-    settings = [f"{rule}=2" for rule in ("measure", "count", "overhead", "microbench")]
-    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
-    command += ["--config", f"cluster={ROOT}/tests/cluster/cluster.yaml"]
-    command += ["--configfile", "config/small.yaml", "--latency-wait", "10"]
-    command += ["--slurm-init-seconds-before-status-checks", "5"]
-    command += ["--set-threads", *settings, "--nolock", *args]
-    environment = os.environ | {"SPECAMORT_ACCOUNT": account}
-    if not account:
-        del environment["SPECAMORT_ACCOUNT"]
-        environment["HOME"] = str(home)
-    run = subprocess.Popen(
-        command,
-        cwd=home,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if not wait:
-        return run
-    out, _ = run.communicate()
-    return subprocess.CompletedProcess(command, run.returncode, out, None)
+class Checkout:
+    """A user's checkout: the commands they run, and what is measured in it."""
 
+    def __init__(self, home):
+        self.home = home
+        self.results = home / "results" / STUDY.name
+        self.blocks = {p: self.results / "raw/timing" / p / "r0" for p in STUDY.platforms}
 
-def jobs(state):
-    """(job id, partition, comment) of this user's jobs in a state, Snakemake's rule in comment."""
-    out = subprocess.run(
-        ["squeue", "-h", "-t", state, "-o", "%i %P %k"], capture_output=True, text=True, check=True
-    ).stdout
-    return [line.split(maxsplit=2) for line in out.splitlines()]
-
-
-def test_without_an_account_nothing_is_submitted(home):
-    before = jobs("all")
-    run = snakemake(home, account="")
-    assert run.returncode != 0
-    assert "no SLURM account: put" in run.stdout
-    assert jobs("all") == before
-
-
-def test_wrong_account_says_so(home):
-    run = snakemake(home, account="gts-nobody")
-    assert run.returncode != 0
-    assert "gts-nobody" in run.stdout
-
-
-def test_study_survives_a_cancelled_block(home):
-    """scancel a running block: it is submitted again, and the study ends as if undisturbed."""
-    run = snakemake(home, wait=False)
-    deadline = time.monotonic() + 420
-    cancelled = None
-    while cancelled is None and run.poll() is None:
-        assert time.monotonic() < deadline, "no block ever ran"
-        time.sleep(1)
-        measuring = [j for j in jobs("running") if "measure" in j[2]]
-        if measuring:
-            cancelled = measuring[0][0]
-            time.sleep(20)
-            subprocess.run(["scancel", cancelled], check=True)
-    out, _ = run.communicate(timeout=900)
-    assert cancelled, out[-4000:]
-    assert run.returncode == 0, out[-4000:]
-    study, results = read_study(ROOT / "config/small.yaml"), home / "results/small"
-    records = tables.timing_records(study, results)
-    assert len(records) == 8
-    for platform in study.platforms:
-        block = [r for r in records if r["cell"]["platform"] == platform]
-        assert len({r["block"]["id"] for r in block}) == 1
-        assert len({r["provenance"]["host"] for r in block}) == 1
-        assert cancelled not in {r["provenance"]["job_id"] for r in block} or len(block) == 4
-    assert (results / "report.html").exists()
-
-
-def test_jobs_went_where_the_cluster_file_says(home):
-    study = read_study(ROOT / "config/small.yaml")
-    for r in tables.timing_records(study, home / "results/small"):
-        job = r["provenance"]["job_id"]
-        out = subprocess.run(
-            ["sacct", "-n", "-X", "-P", "-j", job, "-o", "Account,QOS,Partition,ReqTRES"],
-            capture_output=True,
+    def start(self, *command, account=ACCOUNT):
+        environment = os.environ | {"SPECAMORT_ACCOUNT": account}
+        if not account:
+            del environment["SPECAMORT_ACCOUNT"]
+            environment["HOME"] = str(self.home)
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=self.home,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=True,
-        ).stdout
-        partition = {"cpu-bf16": "gpu-h100", "cpu-fp32": "gpu-h200"}[r["cell"]["platform"]]
+        )
+
+    def snakemake(self, cluster=CLUSTER, **kwargs):
+        command = ["snakemake", "--profile", "profiles/slurm", "--latency-wait", "10"]
+        command += ["--config", f"cluster={cluster}", "--configfile", FILE, "--nolock"]
+        return self.start(*command, "--slurm-init-seconds-before-status-checks", "5", **kwargs)
+
+    def specamort(self, name, *arguments):
+        run = self.start("specamort", name, "--study", FILE, *arguments)
+        out, _ = run.communicate()
+        assert run.returncode == 0, out
+        return out
+
+    def launch(self, cluster=CLUSTER):
+        options = ["--", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "10"]
+        out = self.specamort("launch", "--cluster", str(cluster), *options)
+        return re.search(r"job (\d+)", out)[1]
+
+    def records(self):
+        raw = self.results / "raw"
+        found = {str(p.relative_to(raw)) for p in raw.rglob("*.json")}
+        return {p for p in found if not p.startswith("superseded")}
+
+    def forget_blocks(self):
+        for block in self.blocks.values():
+            shutil.rmtree(block)
+
+    def first_cell(self, platform):
+        """The first record of the block under way, once there is one, and what it holds."""
+        partial = self.blocks[platform] / "partial"
+        path = wait_for("a cell", lambda: next(partial.glob("*-g*.json"), None))
+        return self.blocks[platform] / path.name, record.read(path)
+
+    def jobs_since(self, job):
+        """Ids of all jobs submitted for measuring blocks after `job`."""
+        listed = ask("sacct", "-nXP", "-S", "now-1hours", "-o", "JobID,Partition").splitlines()
+        return {
+            number
+            for number, partition in (line.split("|") for line in listed)
+            if partition in PARTITION.values() and int(number) > int(job)
+        }
+
+
+def running(platform):
+    """Id of the measuring job that runs for a platform."""
+    out = ask("squeue", "-h", "-t", "running", "-p", PARTITION[platform], "-o", "%i %k")
+    return next((line.split()[0] for line in out.splitlines() if "rule_measure" in line), None)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(home):
+    """The whole study, launched as a user does; its checkout and the set of its records."""
+    checkout = Checkout(home)
+    checkout.specamort("model")
+    job = checkout.launch()
+    assert checkout.launch() == job  # one controller, however often it is launched
+    assert "controller: job" in checkout.specamort("status")
+    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 600)
+    log = next((checkout.results / "controller").glob(f"{job}_*.out")).read_text()
+    assert (checkout.results / "report.html").exists(), log[-4000:]
+    return checkout, checkout.records()
+
+
+@pytest.fixture
+def checkout(undisturbed):
+    checkout, before = undisturbed
+    yield checkout
+    assert checkout.records() == before
+    assert not (checkout.results / "raw/superseded").exists()
+    records = tables.timing_records(STUDY, checkout.results)
+    for platform in STUDY.platforms:
+        block = [r for r in records if r["cell"]["platform"] == platform]
+        for key in (
+            lambda r: r["block"]["id"],
+            lambda r: r["provenance"]["host"],
+            lambda r: r["provenance"]["device"]["uuid"],
+        ):
+            assert len(set(map(key, block))) == 1
+
+
+@pytest.mark.parametrize(
+    ("account", "change", "why"),
+    [
+        ("", (), "no SLURM account: put `account: YOURS`"),
+        ("gts-nobody", (), r"account gts-nobody: SLURM does not know it .*yours are: .*gts-test"),
+        (ACCOUNT, ("gpu-h100", "gpu-h1000"), r"platforms\.cpu-bf16\.partition"),
+        (ACCOUNT, ("gpu:h200:1", "gpu:a100:1"), r"platforms\.cpu-fp32\.gres"),
+        (ACCOUNT, ("inferno", "express"), r"controller\.qos"),
+    ],
+)
+def test_a_wrong_site_is_refused_before_anything_is_submitted(home, account, change, why, tmp_path):
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER.read_text().replace(*change or ("", "")))
+    before = ask("squeue", "-h")
+    run = Checkout(home).snakemake(cluster, account=account)
+    out, _ = run.communicate()
+    assert run.returncode != 0
+    assert re.search(why, out) and "nothing was submitted" in out
+    assert ask("squeue", "-h") == before
+
+
+def test_a_launched_study(undisturbed):
+    checkout, _ = undisturbed
+    for r in tables.timing_records(STUDY, checkout.results):
+        job = r["provenance"]["job_id"]
+        out = ask("sacct", "-nXP", "-j", job, "-o", "Account,QOS,Partition,ReqTRES")
+        partition = PARTITION[r["cell"]["platform"]]
         assert re.match(rf"{ACCOUNT}\|inferno\|{partition}\|.*gres/gpu=1", out)
+    by_block = {
+        (r["cell"]["platform"], r["provenance"]["job_id"])
+        for r in tables.timing_records(STUDY, checkout.results)
+    }
+    assert len(by_block) == len(STUDY.platforms)
+    out = checkout.specamort("status")
+    assert "14 of 14 cells done" in out and "GPU-hours so far" in out
+
+
+def scancel(platform, job):
+    ask("scancel", job)
+
+
+def requeue(platform, job):
+    ask("scontrol", "requeue", job)
+
+
+def preempt(platform, job):
+    """A paid job wants the node that a free one has."""
+    ask(
+        *("sbatch", "-p", PARTITION[platform], "--gres", f"gpu:{KIND[platform]}:1"),
+        *("--qos", "inferno", "-A", ACCOUNT, "-c", "2", "-t", "1", "-o", "/dev/null"),
+        *("--wrap", "sleep 2"),
+    )
+    wait_for("preemption", lambda: running(platform) != job)
+
+
+def kill_the_node(platform, job):
+    """All that runs on the node ends at once; SLURM notices, and later the node comes back."""
+    node = f"{KIND[platform]}-1"
+    subprocess.run(["pkill", "-9", "-f", f"slurmd -N {node}"], check=True)
+    for p in psutil.process_iter():
+        try:
+            if p.environ().get("SLURM_JOB_ID") == job or f"[{job}." in " ".join(p.cmdline()):
+                p.kill()
+        except psutil.Error:
+            continue
+    wait_for("node failure", lambda: running(platform) != job)
+    ask("slurmd", "-N", node)
+
+
+def restart_slurmctld(platform, job):
+    ask("pkill", "-x", "slurmctld")
+    time.sleep(5)
+    ask("slurmctld")
+    wait_for("slurmctld", lambda: subprocess.run(["scontrol", "ping"]).returncode == 0)
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        {"cpu-bf16": scancel, "cpu-fp32": requeue},
+        {"cpu-bf16": preempt, "cpu-fp32": kill_the_node},
+        {"cpu-bf16": restart_slurmctld},
+    ],
+    ids=lambda by_platform: "-".join(f.__name__ for f in by_platform.values()),
+)
+def test_disturbed_blocks(checkout, disturb, tmp_path):
+    """Each block is disturbed once it has a cell, which must survive as it was."""
+    cluster = tmp_path / "cluster.yaml"
+    text = CLUSTER.read_text()
+    if preempt in disturb.values():
+        text = text.replace("qos: inferno, cpus: 2", "qos: embers, cpus: 2")
+    cluster.write_text(text)
+    checkout.forget_blocks()
+    run = checkout.snakemake(cluster)
+    jobs, cells = {}, {}
+    for platform, do in disturb.items():
+        path, found = checkout.first_cell(platform)
+        jobs[do], cells[path] = running(platform), found
+        do(platform, jobs[do])
+    out, _ = run.communicate(timeout=600)
+    assert run.returncode == 0, out[-4000:]
+    for path, found in cells.items():
+        assert record.read(path) == found
+    if scancel in jobs:
+        (log,) = (checkout.home / ".snakemake/slurm_logs").rglob(f"{jobs[scancel]}.log")
+        assert "told to stop (SIGTERM)" in log.read_text()
+
+
+def test_a_controller_that_runs_out_of_time(checkout, tmp_path):
+    """It requeues itself, its blocks go on meanwhile, and none is submitted twice."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER.read_text().replace("minutes: 60", "minutes: 3"))
+    checkout.forget_blocks()
+    job = checkout.launch(cluster)
+    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 900)
+    log = next((checkout.results / "controller").glob(f"{job}_*.out")).read_text()
+    assert "Requeued job" in log and "Job completed successfully" in log, log[-4000:]
+    assert len(checkout.jobs_since(job)) == len(STUDY.platforms)
+
+
+def test_a_controller_that_is_killed(checkout):
+    """The same command goes on; the blocks that the first one submitted are not measured twice."""
+    checkout.forget_blocks()
+    first = checkout.launch()
+    path, found = checkout.first_cell("cpu-bf16")
+    ask("scancel", first)
+    wait_for("its death", lambda: not ask("squeue", "-h", "-n", f"specamort-{STUDY.name}"))
+    assert checkout.launch() != first
+    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 600)
+    assert record.read(path) == found
+    assert len(checkout.jobs_since(first)) == len(STUDY.platforms)

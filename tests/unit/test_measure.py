@@ -153,9 +153,12 @@ def test_an_earlier_job_that_is_still_alive_stops(study, tmp_path, engine):
 def test_one_of_two_records_of_a_cell_is_set_aside(study, tmp_path, engine):
     block(study, tmp_path, engine)
     home = measure.block_dir(tmp_path, study.calibration.name, 0)
-    name = f"{study.cells[0]}.json"
+    name, other = f"{study.cells[0]}.json", f"{study.cells[1]}.json"
     (home / "partial").mkdir()
     (home / "partial" / name).write_text((home / name).read_text())
+    changed = record.read(home / other)
+    changed["provenance"]["host"] = "elsewhere"
+    (home / "partial" / other).write_text(json.dumps(changed))
     engine.started.clear()
     block(study, tmp_path, engine)
     assert engine.started == []

@@ -1,9 +1,9 @@
 import pytest
 
-from specamort import preflight
+from specamort import preflight, slurm
 from specamort.cluster import read_cluster
 from specamort.errors import SpecamortError
-from specamort.preflight import Site
+from specamort.slurm import Site
 from specamort.study import read_study
 
 SITE = Site(
@@ -25,11 +25,12 @@ def checked(root):
 
 def test_all_is_well(checked):
     lines = checked()
-    assert len(lines) == 7 and all(line.startswith("pass") for line in lines)
+    assert len(lines) == 9 and all(line.startswith("pass") for line in lines)
 
 
 def test_each_wrong_name_is_told_with_what_there_is(checked):
-    assert "put `account: YOURS`" in checked(account=None)[0]
+    assert "no SLURM account: put `account: YOURS`" in checked(account=None)[0]
+    assert "not checked" in checked(Site(SITE.partitions, None))[0]
     assert "yours are: gts-me" in checked(account="gts-you")[0]
     partitions = {"gpu-h100": {"gpu:h100:8"}, "gpu-h200-new": {"gpu:h200:8"}}
     (wrong,) = [c for c in checked(Site(partitions, SITE.accounts)) if c.startswith("fix")]
@@ -39,10 +40,24 @@ def test_each_wrong_name_is_told_with_what_there_is(checked):
     (wrong,) = [c for c in checked(Site(partitions, SITE.accounts)) if c.startswith("fix")]
     assert "gres gpu:h200:1: gpu-h200 offers gpu:h2000:1, gpu:h20:8" in wrong
     only_free = Site(SITE.partitions, {"gts-me": {"embers"}})
-    assert sum("gts-me may use embers" in c for c in checked(only_free)) == 2
+    assert sum("gts-me may use embers" in c for c in checked(only_free)) == 3
 
 
 def test_without_slurm_it_says_where_to_go(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SpecamortError, match="sinfo is not here; run this on a login node"):
-        preflight.read_site()
+        slurm.read_site()
+
+
+def test_room_is_asked_of_the_filesystem(tmp_path, monkeypatch):
+    assert "fix" not in str(preflight._space(tmp_path))
+    monkeypatch.setattr(preflight, "_SPACE_GB", 10**6)
+    assert "fix   disk" in str(preflight._space(tmp_path))
+
+    def full(*command):
+        raise SpecamortError("fallocate fails: Disk quota exceeded")
+
+    monkeypatch.setattr(preflight, "_SPACE_GB", 0.001)
+    monkeypatch.setattr(preflight, "ask", full)
+    assert "Disk quota exceeded" in str(preflight._space(tmp_path))
+    assert not list(tmp_path.iterdir())

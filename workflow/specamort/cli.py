@@ -72,10 +72,13 @@ def _stop_on_sigterm(terminal) -> None:
 
     def stop(signum, frame):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print(
-            "specamort: told to stop (SIGTERM); finished cells are kept, the same command goes on",
-            file=terminal,
-        )
+        for stream in {terminal, sys.stderr}:
+            print(
+                "specamort: told to stop (SIGTERM); finished cells are kept, the same command "
+                "goes on",
+                file=stream,
+                flush=True,
+            )
         sys.exit(128 + signum)  # not an Exception: no handler on the way takes it for a failure
 
     signal.signal(signal.SIGTERM, stop)

@@ -245,7 +245,9 @@ def _keep(
                 found = record.read(path)
             except SpecamortError:
                 found = None
-            if found and found["settings_hash"] == expected and cell not in kept:
+            if cell in kept and found == kept[cell][1]:
+                path.unlink()  # Snakemake restores what a failed job was to update
+            elif found and found["settings_hash"] == expected and cell not in kept:
                 kept[cell] = path, found
             else:
                 stale.append(path)

@@ -1,0 +1,209 @@
+"""SLURM's answers, given by stand-ins for its commands."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+
+import synthetic
+from specamort import cluster, launch, slurm, status
+from specamort.errors import SpecamortError
+from specamort.measure import block_dir
+from specamort.study import read_study
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Commands of a site: `site(squeue="...")` makes squeue print that; None makes it fail."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.chdir(tmp_path)
+
+    def answer(**outputs):
+        for name, text in outputs.items():
+            path = commands / name
+            path.write_text(
+                "#!/bin/sh\nexit 1\n" if text is None else f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
+            )
+            path.chmod(0o755)
+
+    return answer
+
+
+def test_the_queue_of_a_checkout(site, tmp_path):
+    rows = [
+        f"7|RUNNING|rule_measure_wildcards_small_cpu-bf16_0|{tmp_path}|n1|1:02",
+        f"8|PENDING|rule_count_wildcards_small_cpu-bf16|{tmp_path}||0:00",
+        "9|RUNNING|rule_measure_wildcards_small_cpu-bf16_0|/elsewhere|n2|2-03:00:01",
+        f"10|RUNNING|(null)|{tmp_path}|n1|5:00",
+    ]
+    site(squeue="\n".join(rows))
+    found = slurm.live_jobs(tmp_path)
+    assert [j.id for j in found] == ["7", "8"]
+    assert found[0].what == slurm.block_name("measure", "small", "cpu-bf16", 0)
+    assert found[0].elapsed_s == 62 and found[0].node == "n1"
+    site(squeue=rows[2].replace("/elsewhere", str(tmp_path)))
+    assert slurm.live_jobs(tmp_path)[0].elapsed_s == 2 * 86400 + 3 * 3600 + 1
+
+
+def test_gpu_hours_count_every_run_of_a_requeued_job(site):
+    site(sacct="1800|cpu=8,gres/gpu=1\n3600|cpu=8,gres/gpu=2\n900|cpu=1")
+    assert slurm.gpu_hours(["7", "7", "8"]) == 0.5 + 2
+    site(sacct=None)
+    assert slurm.gpu_hours(["7"]) is None
+    assert slurm.gpu_hours([]) == 0
+
+
+def test_a_site_without_accounting(site):
+    site(sinfo="gpu-h100|gpu:h100:8(S:0-1)", sacctmgr=None)
+    found = slurm.read_site()
+    assert found.partitions == {"gpu-h100": {"gpu:h100:8"}} and found.accounts is None
+
+
+@pytest.fixture
+def measured(small, tmp_path):
+    """Block cpu-bf16 r0 with one cell done and one waiting, nothing else."""
+    home = block_dir(tmp_path, "cpu-bf16", 0)
+    for cell, where in zip(small.cells[:2], (home, home / "partial"), strict=True):
+        one = synthetic.timing(small, "cpu-bf16", 0, cell, 0.1)
+        one["provenance"] |= {"job_id": "5", "job_started": "2026-01-01T00:00:00+00:00"}
+        where.mkdir(parents=True, exist_ok=True)
+        (where / f"{cell}.json").write_text(json.dumps(one))
+    return tmp_path
+
+
+def test_status_by_hand(small, measured):
+    name = slurm.block_name("measure", "small", "cpu-bf16", 0)
+    failed = {
+        slurm.block_name("measure", "small", "cpu-fp32", 0): [measured / "4.log"],
+        name: [measured / "5.log"],
+    }
+    live = [slurm.Job("7", "RUNNING", name, "n1", 200)]
+    live += [slurm.Job("8", "PENDING", slurm.block_name("count", "small", "cpu-bf16"), "", 0)]
+    table = status.blocks(small, measured, live, failed).set_index("job")
+    assert table["state"].to_dict() == {
+        "cpu-bf16 r0": "running",
+        "cpu-fp32 r0": "failed",
+        "cpu-bf16 microbench": "to submit",
+        "cpu-fp32 microbench": "to submit",
+        "cpu-bf16 count": "queued",
+        "cpu-bf16 overhead": "to submit",
+    }
+    assert table.loc["cpu-bf16 r0", "done"] == 2
+    assert table.loc["cpu-bf16 r0", "spent_by"] == {"5", "7"}
+    # a minute for two cells, so half a minute for each of the twelve that are left
+    assert status.remaining_hours(table) == pytest.approx(12 * 30 / 3600)
+    said = status.overview(table.reset_index(), 1.25)
+    assert "2 of 14 cells done, 2 running, 2 queued, 4 failed, 4 to submit" in said
+    assert "about 6 min of device time left" in said and "1.25 GPU-hours" in said
+    assert "4.log" in said and "5.log" not in said
+
+
+def test_a_record_of_other_settings_is_not_done(small, measured):
+    table = status.blocks(replace(small, warmup=7), measured, [], {})
+    assert table["done"].sum() == 0
+
+
+def test_a_block_waits_for_the_job_an_earlier_controller_left(site, root, tmp_path):
+    study = read_study(root / "config/study.yaml")
+    phoenix = cluster.read_cluster(root / "config/clusters/phoenix.yaml", study)
+    what = slurm.block_name("measure", "study", "h100", "1")
+    site(squeue=f"7|RUNNING|{what}|{tmp_path}|n1|1:02\n8|PENDING|{what}|{tmp_path}||0:00")
+    cluster._leftovers.cache_clear()
+    extra = cluster.requests(study, phoenix, tmp_path, "measure")["slurm_extra"]
+    assert extra(["study", "h100", "1"]) == "--dependency=afterany:7:8"
+    assert extra(["study", "h100", "2"]) == ""
+    cluster._leftovers.cache_clear()
+    site(squeue=None)
+    assert extra(["study", "h100", "1"]) == ""
+
+
+def test_modules_and_container(root, tmp_path):
+    study = read_study(root / "config/study.yaml")
+    phoenix = cluster.read_cluster(root / "config/clusters/phoenix.yaml", study)
+    assert phoenix.prefix(tmp_path) == ""
+    image = tmp_path / "it.sif"
+    both = replace(phoenix, modules=("cuda/13",), container=str(image))
+    assert both.prefix(tmp_path) == (
+        f"module load cuda/13; apptainer exec --nv --bind {tmp_path} "
+        f"--env PYTHONPATH={tmp_path}/workflow {image} "
+    )
+    text = (root / "config/clusters/phoenix.yaml").read_text()
+    named = tmp_path / "site.yaml"
+    named.write_text(text.replace("# container: specamort-gpu.sif", f"container: {image}"))
+    with pytest.raises(SpecamortError, match=r"container: .*it\.sif is not there; build it"):
+        cluster.read_cluster(named, study)
+    image.touch()
+    assert cluster.read_cluster(named, study).container == str(image)
+
+
+@pytest.fixture
+def phoenix(site, root, tmp_path, monkeypatch):
+    """A site that has what phoenix.yaml names, and a model."""
+    site(sinfo="gpu-h100|gpu:h100:8\ngpu-h200|gpu:h200:8", sacctmgr="gts-me|inferno,embers")
+    site(sbatch="Submitted batch job 77", srun="")
+    monkeypatch.setenv("SPECAMORT_ACCOUNT", "gts-me")
+    monkeypatch.setenv("SPECAMORT_MAIL", "me@example.org")
+    study = read_study(root / "config/study.yaml")
+    (tmp_path / "results/models" / study.model.name).mkdir(parents=True)
+    (tmp_path / "results/models" / study.model.name / "config.json").touch()
+    return study, cluster.read_cluster(root / "config/clusters/phoenix.yaml", study)
+
+
+def test_launch_submits_a_controller_that_requeues_itself(phoenix, tmp_path):
+    study, where = phoenix
+    job, log = launch.launch(study, where, tmp_path / "results/study", ["--jobs", "3"])
+    assert job == "77" and log.name == "77_0_log.out"
+    asked = set((log.parent / "77_submission.sh").read_text().splitlines())
+    assert asked >= {
+        "#SBATCH --account=gts-me",
+        "#SBATCH --qos=inferno",
+        "#SBATCH --time=1440",
+        "#SBATCH --signal=B:USR2@90",
+        "#SBATCH --dependency=singleton",
+        "#SBATCH --requeue",
+        "#SBATCH --mail-user=me@example.org",
+    }
+    assert any(line.startswith("exec ") for line in asked)
+
+
+def test_launch_refuses_without_a_model_or_a_partition(phoenix, site, tmp_path):
+    study, where = phoenix
+    shutil.rmtree(tmp_path / "results")
+    with pytest.raises(SpecamortError, match=r"run `specamort model --study .* nothing was subm"):
+        launch.launch(study, where, tmp_path / "results/study", [])
+    site(sinfo="gpu-h100|gpu:h100:8")
+    with pytest.raises(SpecamortError, match=r"partition gpu-h200: not at this site.*nothing was"):
+        launch.launch(study, where, tmp_path / "results/study", [])
+    assert not (tmp_path / "results").exists()
+
+
+def test_checkpoint_stops_snakemake_and_goes_on_with_the_same_command(small):
+    controller = launch.Controller("study.yaml", ["sleep", "60"])
+    controller._snakemake = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    again = controller.checkpoint()
+    assert controller._snakemake.wait(5) == -9
+    assert again.function.__dict__ == launch.Controller("study.yaml", ["sleep", "60"]).__dict__
+
+
+def test_the_controller_waits_only_while_all_that_is_left_is_under_way(
+    small, root, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    jobs = [what for _, what, _ in status._jobs(small, tmp_path / "results/small")]
+    queues = iter([jobs, jobs, jobs[1:]])
+    monkeypatch.setattr(
+        launch,
+        "live_jobs",
+        lambda home: [slurm.Job("1", "PENDING", what, "", 0) for what in next(queues)],
+    )
+    naps = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    launch.Controller(str(root / "config/small.yaml"), [])._wait_for_leftovers()
+    assert len(naps) == 2

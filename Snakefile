@@ -70,6 +70,7 @@ wildcard_constraints:
 include: "workflow/rules/models.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/roofline.smk"
+include: "workflow/rules/profile.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/report.smk"
 

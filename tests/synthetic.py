@@ -8,7 +8,7 @@ import random
 from specamort import equation
 from specamort.measure import block_dir
 from specamort.roofline import Shape, attention_cost, bound_ms, gemm_cost
-from specamort.study import Cell, Study, digest
+from specamort.study import Cell, Study, TraceCell, digest
 
 SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=256)
 BANDWIDTH, PEAK = 1e10, 1e11
@@ -132,6 +132,51 @@ def timing(
     }
 
 
+def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float) -> dict:
+    """A traced cell: 60% of the baseline's step is device time, of which d more is verifying."""
+    tokens = study.profile.tokens
+    rows = cell.batch * (cell.gamma + 1)
+    device, host = 0.6 * t_base * (1 + d), 0.4 * t_base
+    families = {"gemm": 0.9 * device, "attention": 0.1 * device}
+
+    def run(steps: int, traced: bool) -> dict:
+        seen = {
+            "tracer": study.profile.tracer,
+            "steps": steps,
+            "rows": [rows] * steps,
+            "busy_ms": steps * device,
+            "sum_ms": steps * device,
+            "family_ms": {k: steps * v for k, v in families.items()},
+            "events": steps,
+        }
+        wall = steps * (device + host)
+        return {"decode_steps": steps, "wall_ms": wall, "trace": seen if traced else None}
+
+    lengths = [t - 1 for t in tokens]
+    pair = {
+        "untraced": [run(n, False) for n in lengths],
+        "traced": [run(n, True) for n in lengths],
+    }
+    settings = study.trace_settings(platform, cell)
+    return {
+        "schema_version": 1,
+        "kind": "trace",
+        "origin": "synthetic",
+        "study": study.name,
+        "settings": settings,
+        "settings_hash": digest(settings),
+        "provenance": provenance(study, platform),
+        "trace": {
+            "platform": platform,
+            **vars(cell),
+            "weights": study.models[cell.model].weights,
+            "tracer": study.profile.tracer,
+            "rows": rows,
+            "pairs": [pair] * study.profile.pairs,
+        },
+    }
+
+
 def write_study(study: Study, results, noise: float = 0.0) -> None:
     """Every record that the study's measuring rules would have written."""
     from specamort import analysis, record
@@ -160,6 +205,9 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
                 record.write(block_dir(results, p, r) / f"{c}.json", one)
             if study.platforms[p].role == "calibration" and c.gamma:
                 record.write(raw / "counter" / p / f"{c}.json", one | {"kind": "counter"})
+        for c in study.trace_cells:
+            over = float(d.get((p, c.batch, c.gamma), 0.0))
+            record.write(raw / "trace" / p / f"{c}.json", trace(study, p, c, over, t_base=10.0 - i))
         if study.platforms[p].role == "calibration":
             for state in ("on", "off"):
                 record.write(raw / "overhead" / p / f"{state}.json", one | {"kind": "overhead"})

@@ -144,7 +144,8 @@ def analysed(study, records, benches):
     table = analysis.cells(analysis.repetitions(records), study.seed)
     d = analysis.overheads(study, benches)
     calibrated = analysis.acceptance(study, table)
-    return calibrated, analysis.predictions(study, table, calibrated, d)
+    host = analysis.host_terms(study, table, calibrated, d)
+    return calibrated, host, analysis.predictions(study, table, calibrated, d, host)
 
 
 @settings(
@@ -162,7 +163,8 @@ def test_held_out_cells_never_leak(local, rng):
         for p in local.platforms.values():
             for r in range(local.replicates):
                 for c in local.cells:
-                    one = synthetic.timing(local, p.name, r, c, float(d[p.name, c.batch, c.gamma]))
+                    over = float(d[p.name, c.batch, c.gamma])
+                    one = synthetic.timing(local, p.name, r, c, over, noise=0.02)
                     if p.role == "heldout" and c.gamma:
                         change(one)
                     yield one
@@ -174,13 +176,95 @@ def test_held_out_cells_never_leak(local, rng):
             run["counters"]["accepted"] = rng.randint(0, run["counters"]["drafted"])
             run["decode_steps"] += rng.randint(0, 9)
 
-    before, predicted_before = analysed(local, study_records(lambda one: None), benches)
-    after, predicted_after = analysed(local, study_records(scramble), benches)
-    pd.testing.assert_frame_equal(before, after)
+    *before, predicted_before = analysed(local, study_records(lambda one: None), benches)
+    *after, predicted_after = analysed(local, study_records(scramble), benches)
+    for one, other in zip(before, after, strict=True):
+        pd.testing.assert_frame_equal(one, other)
     pd.testing.assert_series_equal(
         predicted_before["predicted_ms"], predicted_after["predicted_ms"]
     )
     assert not predicted_before["pot_ms"].equals(predicted_after["pot_ms"])
+
+
+def host_case(local, h):
+    """Cells of the local study that took `h(gamma)` ms a step more than the equation has."""
+    rows = []
+    for p in local.platforms:
+        for c in local.cells:
+            alpha = 1.0 if c.workload == "repeat" else 0.0
+            tau = alpha * c.gamma + 1
+            pot = (10.0 * (1 + 0.1 * c.gamma) + (h(c.gamma) if c.gamma else 0)) / tau
+            rows.append(
+                dict(origin="synthetic", platform=p, workload=c.workload, batch=c.batch)
+                | dict(gamma=c.gamma, pot_ms=pot, pot_ms_low=pot, pot_ms_high=pot, t_base_ms=10.0)
+                | dict(speedup=10 / pot, drafts=100, drafted=100 * c.gamma, decode_steps=100)
+                | dict(accepted=100 * alpha * c.gamma, decode_tokens=100 * tau)
+                | dict(accepted_first=100 * alpha, beta=alpha, alpha=alpha, coverage=1.0, tau=tau)
+            )
+    table = pd.DataFrame(rows)
+    d = pd.DataFrame(
+        [
+            dict(platform=p, batch=n, gamma=g, d=0.1 * g)
+            for p in local.platforms
+            for n in local.batches
+            for g in local.gammas
+        ]
+    )
+    calibrated = analysis.acceptance(local, table)
+    host = analysis.host_terms(local, table, calibrated, d)
+    errors = analysis.errors(analysis.predictions(local, table, calibrated, d, host))
+    held = errors.query("cells_of == 'held out' and workload == 'all'").set_index("predictor")
+    return host.set_index("form"), held["mape_pct"]
+
+
+def test_a_constant_host_term_is_found_and_carries_over(local):
+    jitter = iter(random.Random(1).uniform(-0.05, 0.05) for _ in range(1000))
+    host, error = host_case(local, lambda gamma: 2.0 + next(jitter))
+    assert host["h0_ms"].to_list() == pytest.approx([2, 2], abs=0.05)
+    assert (host["h1_ms"] == 0).all() and (host["aicc_constant"] < host["aicc_linear"]).all()
+    assert error["equation"] > 10 and error["equation_host"] < 1
+
+
+def test_a_host_term_that_grows_with_gamma_is_told_apart(local):
+    jitter = iter(random.Random(1).uniform(-0.05, 0.05) for _ in range(1000))
+    host, error = host_case(local, lambda gamma: 1.0 + 0.5 * gamma + next(jitter))
+    assert (host["aicc_linear"] < host["aicc_constant"]).all()
+    assert host["h0_ms"].to_list() == pytest.approx([1, 1], abs=0.1)
+    assert host["h1_ms"].to_list() == pytest.approx([0.5, 0.5], abs=0.03)
+    assert error["exact_divisor_host"] < 1 < error["exact_divisor"]
+
+
+def test_too_few_cells_choose_a_constant():
+    (h0, h1), criterion = analysis._fit(np.array([1.0, 3.0]), np.array([2, 2]), np.ones(2), 1)
+    assert (h0, h1) == (pytest.approx(2), 0) and criterion == np.inf
+    assert analysis._fit(np.array([1.0, 3.0]), np.array([2, 2]), np.ones(2), 2)[1] == np.inf
+
+
+def test_host_residuals_hold_their_interval_and_their_share(made, local):
+    r = made["residuals"]
+    assert (r["host_residual_ms_low"] <= r["host_residual_ms"] + 1e-9).all()
+    assert (r["host_residual_ms"] <= r["host_residual_ms_high"] + 1e-9).all()
+    assert r["floor_ms"].to_list() == pytest.approx(
+        [4.0 if p == "cpu-bf16" else 3.6 for p in r["platform"]]
+    )
+
+
+def test_the_device_confirms_a_right_roofline(made):
+    """The synthetic traces verify at the predicted cost."""
+    both = made["device_overheads"]
+    assert both["d_measured"].to_list() == pytest.approx(both["d_predicted"].to_list())
+    assert both["step_error_pct"].abs().max() < 1e-9
+
+
+def test_vendor_figures_by_hand(made):
+    """H100, N = 1, gamma 6: the weights, read once, dominate; activations add little."""
+    v = made["vendor_overheads"].set_index(["gpu", "batch", "gamma"])
+    assert len(v) == 12 and (v["study_at_most"] == 0.023).all()
+    one = v.loc[("H100 SXM 80GB", 1, 6)]
+    weights = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
+    base_bytes = 2 * weights + 32 * 2 * 2 * 8 * 128 * 1024
+    assert one["device_ms"] == pytest.approx(1e3 * base_bytes / 3.35e12 / 0.7, rel=0.01)
+    assert 0 < one["d"] < 0.01
 
 
 def test_counter_agreement_by_hand():
@@ -247,13 +331,18 @@ def test_claims_never_print_the_studys_number_as_ours(made, local, root):
     t = Tables(
         *[
             made[n]
-            for n in ["cells", "acceptance", "overheads", "errors", "residuals", "timing_alpha"]
+            for n in [
+                *("cells", "acceptance", "overheads", "errors", "residuals", "timing_alpha"),
+                "steps",
+            ]
         ]
     )
     got = claims(local, published, t).set_index("claim")
     assert len(got) == len(published)
     assert got.loc["speedup_repeat_max", "ours"] == made["cells"]["speedup"].max()
-    assert got.filter(like="nsys", axis=0)["ours"].isna().all()
+    # 60% of a step of 10 ms on the synthetic device
+    assert got.loc["nsys_kernel_8b_ms", "ours"] == pytest.approx(6)
+    assert got.loc["nsys_host_1b_ms", "ours"] == pytest.approx(4)
     assert got.loc["t_base_ms", "comparable"].startswith("no")
     blank = Tables(*[f.iloc[:0] for f in vars(t).values()])
     assert claims(local, published, blank)["ours"].isna().all()

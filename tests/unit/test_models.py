@@ -4,7 +4,7 @@ import pytest
 
 from specamort import models
 from specamort.errors import SpecamortError
-from specamort.study import Model
+from specamort.study import Model, read_study
 
 HUB = Model("m", "huggingface", repo="meta-llama/gated", revision="0" * 40)
 
@@ -48,3 +48,17 @@ def test_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "snapshot_download", unreachable)
     with pytest.raises(SpecamortError, match=r"cannot be fetched .*source: directory"):
         models.fetch(HUB, tmp_path / "m")
+
+
+def test_a_random_model_has_the_shape_and_the_vocabulary(root, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    small = read_study(root / "config/small.yaml")
+    like = tmp_path / "like"
+    models.fetch(small.model, like)
+    (random,) = small.profile.models
+    models.fetch(random, tmp_path / "random", like)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "random")
+    assert config.hidden_size == random.shape["hidden_size"]
+    assert config.vocab_size == transformers.AutoConfig.from_pretrained(like).vocab_size
+    assert (tmp_path / "random" / "tokenizer.json").exists()
+    assert not list(tmp_path.glob("*.unfinished"))

@@ -92,16 +92,19 @@ def test_status_by_hand(small, measured):
         "cpu-fp32 r0": "failed",
         "cpu-bf16 microbench": "to submit",
         "cpu-fp32 microbench": "to submit",
+        "cpu-bf16 trace": "to submit",
+        "cpu-fp32 trace": "to submit",
         "cpu-bf16 count": "queued",
         "cpu-bf16 overhead": "to submit",
     }
     assert table.loc["cpu-bf16 r0", "done"] == 2
     assert table.loc["cpu-bf16 r0", "spent_by"] == {"5", "7"}
-    # a minute for two cells, so half a minute for each of the twelve that are left
-    assert status.remaining_hours(table) == pytest.approx(12 * 30 / 3600)
+    # a minute for two cells, so half a minute for each of those that are left
+    left = 12 + 2 * len(small.trace_cells)
+    assert status.remaining_hours(table) == pytest.approx(left * 30 / 3600)
     said = status.overview(table.reset_index(), 1.25)
-    assert "2 of 14 cells done, 2 running, 2 queued, 4 failed, 4 to submit" in said
-    assert "about 6 min of device time left" in said and "1.25 GPU-hours" in said
+    assert "2 of 20 cells done, 2 running, 2 queued, 4 failed, 10 to submit" in said
+    assert "about 9 min of device time left" in said and "1.25 GPU-hours" in said
     assert "4.log" in said and "5.log" not in said
 
 
@@ -151,8 +154,9 @@ def phoenix(site, root, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECAMORT_ACCOUNT", "gts-me")
     monkeypatch.setenv("SPECAMORT_MAIL", "me@example.org")
     study = read_study(root / "config/study.yaml")
-    (tmp_path / "results/models" / study.model.name).mkdir(parents=True)
-    (tmp_path / "results/models" / study.model.name / "config.json").touch()
+    for model in study.models:
+        (tmp_path / "results/models" / model).mkdir(parents=True)
+        (tmp_path / "results/models" / model / "config.json").touch()
     return study, cluster.read_cluster(root / "config/clusters/phoenix.yaml", study)
 
 

@@ -55,7 +55,16 @@ def test_dry_run_without_an_engine(clone, args, blocks):
     assert run.returncode == 0, run.stderr
     got = counts(run)
     assert got["measure"] == blocks and got["microbench"] == 2
+    assert got["trace"] == 2
     assert got["count"] == got["overhead"] == got["analyse"] == got["report"] == 1
+
+
+def test_the_published_study_is_traced_under_nsys(clone):
+    run = snakemake(clone, "-n", "-p", "--profile", "profiles/slurm")
+    said = run.stdout + run.stderr
+    for platform in ("h100", "h200"):
+        assert f"Tracing on {platform} with nsys" in said
+        assert f"specamort trace --study config/study.yaml --platform {platform} --log" in said
 
 
 @pytest.mark.parametrize(
@@ -99,7 +108,7 @@ def measured(clone):
 def test_records_to_report_and_nothing_more_to_do(measured):
     page = (measured / "results/small/report.html").read_text()
     assert "Every number on this page is synthetic" in page
-    assert page.count("data:image/svg+xml;base64,") == 5
+    assert page.count("data:image/svg+xml;base64,") == 7
     assert 'src="http' not in page and 'href="http' not in page
     assert "synthetic" in (measured / "results/small/figures/figure1_speedup.svg").read_text()
     again = snakemake(measured, "-n", "--configfile", "config/small.yaml")

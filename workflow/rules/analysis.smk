@@ -7,7 +7,11 @@ rule analyse:
             platform=STUDY.platforms,
             replicate=range(STUDY.replicates),
         ),
-        expand(rules.microbench.output, study=STUDY.name, platform=STUDY.platforms),
+        expand(
+            rules.microbench.output + rules.trace.output,
+            study=STUDY.name,
+            platform=STUDY.platforms,
+        ),
         expand(
             rules.count.output + rules.overhead.output,
             study=STUDY.name,
@@ -15,7 +19,7 @@ rule analyse:
         ),
         code=expand(
             "workflow/specamort/{module}.py",
-            module=["analysis", "equation", "roofline", "tables", "claims"],
+            module=["analysis", "equation", "roofline", "tables", "claims", "trace"],
         ),
     output:
         table_paths(RESULTS),

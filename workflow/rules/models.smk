@@ -1,17 +1,23 @@
-if STUDY.model.source != "directory":
+MODELS = {m.name: m for m in STUDY.models.values() if m.source != "directory"}
 
-    rule model:
-        output:
-            directory(model_dir(STUDY.model)),
-        log:
-            f"results/models/{STUDY.model.name}.log",
-        retries: 1
-        conda:
-            ENVIRONMENT
-        params:
-            file=STUDY.file,
-            model=digest(vars(STUDY.model)),
-        message:
-            "Preparing the model"
-        shell:
-            "specamort model --study {params.file} --log {log}"
+
+rule model:
+    input:
+        # a random model takes its tokenizer from the study's own
+        lambda w: model_dir(STUDY.model) if MODELS[w.model].source == "random" else [],
+    output:
+        directory("results/models/{model}"),
+    log:
+        "results/models/{model}.log",
+    wildcard_constraints:
+        model="|".join(MODELS) or "none",
+    retries: 1
+    conda:
+        ENVIRONMENT
+    params:
+        file=STUDY.file,
+        model=lambda w: digest(vars(MODELS[w.model])),
+    message:
+        "Preparing {wildcards.model}"
+    shell:
+        "specamort model --study {params.file} --model {wildcards.model} --log {log}"

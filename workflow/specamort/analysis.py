@@ -5,7 +5,7 @@ coverage, tau, beta and the transferred speedups; a held-out platform gives its 
 its own d, nothing else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,8 @@ from .study import Study
 
 CELL = ["platform", "workload", "batch", "gamma"]
 COUNTS = ["drafts", "drafted", "accepted", "decode_steps", "decode_tokens"]
+# Predictors that took a time from the calibration platform's own cells: no test of them there.
+FITTED = ["ratio_transfer", "timing_alpha", "equation_host", "exact_divisor_host"]
 RESAMPLES = 1000
 LEVEL = 0.95
 
@@ -75,7 +77,7 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
     Raises:
         SpecamortError: all blocks of a cell are left out.
     """
-    timed = reps[~reps["warmup"] & ~reps["left_out"]]
+    timed = counted(reps)
     kept = pd.MultiIndex.from_frame(timed[CELL])
     empty = reps[~pd.MultiIndex.from_frame(reps[CELL]).isin(kept)]
     if len(empty):
@@ -106,6 +108,11 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
     return pd.concat([table, ratios(table)], axis=1)
 
 
+def counted(reps: pd.DataFrame) -> pd.DataFrame:
+    """The repetitions that medians rest on."""
+    return reps[~reps["warmup"] & ~reps["left_out"]]
+
+
 def ratios(counts: pd.DataFrame) -> pd.DataFrame:
     """alpha, coverage, tau and beta of rows that hold counters; NaN without a draft."""
     drafted, drafts = counts["drafted"].replace(0, np.nan), counts["drafts"].replace(0, np.nan)
@@ -121,27 +128,35 @@ def ratios(counts: pd.DataFrame) -> pd.DataFrame:
 
 def _intervals(timed: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Bootstrap intervals of pot and speedup, per cell."""
+    rows = [
+        dict(zip(CELL, cell, strict=True))
+        | _bounds("pot_ms", np.median(pot, axis=1))
+        | _bounds("speedup", np.median(base / pot, axis=1))
+        for cell, pot, base in _draws(timed, seed)
+    ]
+    return pd.DataFrame(rows).set_index(CELL)
+
+
+def _draws(timed: pd.DataFrame, seed: int) -> Iterator[tuple[tuple, np.ndarray, np.ndarray]]:
+    """By cell, resampled blocks' pot and baseline: arrays of RESAMPLES x blocks.
+
+    Blocks are drawn with replacement, repetitions within them; a block's baseline is its own.
+    """
     rng = np.random.default_rng(seed)
     draws: dict[tuple, dict[int, np.ndarray]] = {}
     for (*cell, replicate), g in timed.groupby([*CELL, "replicate"]):
         blocks = draws.setdefault(tuple(cell), {})
         blocks[replicate] = _resampled_median(g["pot_ms"].to_numpy(), rng)
-    rows = []
+    draw = np.arange(RESAMPLES)[:, None]
     for cell, spec in draws.items():
-        base = draws.get((*cell[:-1], 0), {})
-        paired = sorted(spec.keys() & base.keys())
+        own = draws.get((*cell[:-1], 0), {})
+        paired = sorted(spec.keys() & own.keys())
         if not paired:
             continue
         chosen = rng.integers(len(paired), size=(RESAMPLES, len(paired)))
-        draw = np.arange(RESAMPLES)[:, None]
-        pot = np.stack([spec[r] for r in paired], axis=1)
-        speedup = np.stack([base[r] / spec[r] for r in paired], axis=1)
-        rows.append(
-            dict(zip(CELL, cell, strict=True))
-            | _bounds("pot_ms", np.median(pot[draw, chosen], axis=1))
-            | _bounds("speedup", np.median(speedup[draw, chosen], axis=1))
-        )
-    return pd.DataFrame(rows).set_index(CELL)
+        pot = np.stack([spec[r] for r in paired], axis=1)[draw, chosen]
+        base = np.stack([own[r] for r in paired], axis=1)[draw, chosen]
+        yield cell, pot, base
 
 
 def _resampled_median(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -188,23 +203,88 @@ def overheads(study: Study, benches: dict[str, dict]) -> pd.DataFrame:
     )
 
 
-def predictions(
-    study: Study, table: pd.DataFrame, calibrated: pd.DataFrame, d: pd.DataFrame
+def _with_calibrated(
+    table: pd.DataFrame, calibrated: pd.DataFrame, d: pd.DataFrame
 ) -> pd.DataFrame:
-    """Every speculative cell under every predictor, with the signed error in percent.
-
-    Rows of the calibration platform are a consistency check; rows of the others are held out.
-    """
-    name = study.calibration.name
+    """Speculative cells with the calibrated acceptance in the place of their own."""
     spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
     spec = spec.merge(
         calibrated[["workload", "gamma", "alpha", "coverage", "tau", "beta"]],
         on=["workload", "gamma"],
         suffixes=("_own", ""),
     )
-    base, over, gamma = spec["t_base_ms"], spec["d"], spec["gamma"]
-    # alpha and beta are undefined where nothing was drafted; nothing was accepted either
-    alpha, beta = spec["alpha"].fillna(0), _first_beta(calibrated, spec["workload"])
+    # alpha is undefined where nothing was drafted; nothing was accepted either
+    return spec.fillna({"alpha": 0.0})
+
+
+def host_terms(
+    study: Study, table: pd.DataFrame, calibrated: pd.DataFrame, d: pd.DataFrame
+) -> pd.DataFrame:
+    """The refinement `t_ver = t_base (1 + d) + h`: h per decode step, on calibration cells only.
+
+    For each form of the divisor a constant h and h = h0 + h1 gamma are fitted by least squares on
+    the relative error of pot; the linear one is taken if its AICc (Hurvich and Tsai, 1989) is
+    lower. One row per form: `h0_ms`, `h1_ms` (0 if constant), both criteria, what it saw.
+    """
+    name = study.calibration.name
+    spec = _with_calibrated(table, calibrated, d)
+    own = spec[spec["platform"] == name]
+    forms = {
+        "equation": (1.0, own["alpha"] * own["gamma"] + 1),
+        "exact_divisor": (own["coverage"], own["tau"]),
+    }
+    rows = []
+    for form, (coverage, divisor) in forms.items():
+        h = equation.host_residual_ms(own["pot_ms"], own["t_base_ms"], own["d"], coverage, divisor)
+        weight = 1 / (own["pot_ms"] * divisor)
+        constant, linear = (
+            _fit(h.to_numpy(), own["gamma"].to_numpy(), weight.to_numpy(), k) for k in (1, 2)
+        )
+        chosen = linear if linear[1] < constant[1] else constant
+        rows.append(
+            {"form": form, "h0_ms": chosen[0][0], "h1_ms": chosen[0][1]}
+            | {"aicc_constant": constant[1], "aicc_linear": linear[1], "cells": len(own)}
+            | {"calibrated_on": name}
+        )
+    return pd.DataFrame(rows)
+
+
+def _fit(
+    h: np.ndarray, gamma: np.ndarray, weight: np.ndarray, parameters: int
+) -> tuple[tuple[float, float], float]:
+    """Weighted least squares of h on 1, or on 1 and gamma: (h0, h1) and AICc.
+
+    The criterion is infinite where there are too few cells or draft lengths to tell.
+    """
+    x = np.vander(gamma.astype(float), parameters, increasing=True) * weight[:, None]
+    solution, _, rank, _ = np.linalg.lstsq(x, h * weight, rcond=None)
+    left, n, k = float(((h * weight - x @ solution) ** 2).sum()), len(h), parameters + 1
+    h0, h1 = (*solution, 0.0)[:2]
+    if rank < parameters or n <= k + 1 or left <= 0:
+        return (float(h0), float(h1)), np.inf
+    return (float(h0), float(h1)), n * np.log(left / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+
+
+def predictions(
+    study: Study,
+    table: pd.DataFrame,
+    calibrated: pd.DataFrame,
+    d: pd.DataFrame,
+    host: pd.DataFrame,
+) -> pd.DataFrame:
+    """Every speculative cell under every predictor, with the signed error in percent.
+
+    Rows of the calibration platform are a consistency check; rows of the others are held out.
+
+    Args:
+        host: `host_terms`.
+    """
+    name = study.calibration.name
+    spec = _with_calibrated(table, calibrated, d)
+    base, over, gamma, alpha = spec["t_base_ms"], spec["d"], spec["gamma"], spec["alpha"]
+    beta = _first_beta(calibrated, spec["workload"])
+    terms = host.set_index("form")
+    h = {f: terms.loc[f, "h0_ms"] + terms.loc[f, "h1_ms"] * gamma for f in terms.index}
     key = ["workload", "batch", "gamma"]
     reference = spec[spec["platform"] == name].set_index(key)
     lookup = pd.MultiIndex.from_frame(spec[key])
@@ -221,6 +301,10 @@ def predictions(
     predicted = {
         "equation": equation.pot(base, over, alpha, gamma),
         "exact_divisor": equation.pot_exact_divisor(base, over, spec["coverage"], spec["tau"]),
+        "equation_host": equation.pot_host(base, over, h["equation"], 1, alpha * gamma + 1),
+        "exact_divisor_host": equation.pot_host(
+            base, over, h["exact_divisor"], spec["coverage"], spec["tau"]
+        ),
         "acceptance_blind": equation.pot_acceptance_blind(base, over, gamma),
         "geometric": [
             equation.pot_geometric(*x) for x in zip(base, over, beta, gamma, strict=True)
@@ -235,7 +319,7 @@ def predictions(
     long["held_out"] = long["platform"] != name
     long["calibrated_on"] = name
     long["error_pct"] = equation.percentage_error(long["predicted_ms"], long["pot_ms"])
-    circular = long["predictor"].isin(["ratio_transfer", "timing_alpha"]) & ~long["held_out"]
+    circular = long["predictor"].isin(FITTED) & ~long["held_out"]
     return long[~circular].reset_index(drop=True)
 
 
@@ -270,14 +354,37 @@ def errors(predicted: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def host_residuals(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
-    """h per decode step of every speculative cell, from its own counters (a diagnosis)."""
+def host_residuals(
+    reps: pd.DataFrame, table: pd.DataFrame, d: pd.DataFrame, floors: pd.DataFrame, seed: int
+) -> pd.DataFrame:
+    """h per decode step of every speculative cell, from its own counters (a diagnosis).
+
+    With its bootstrap interval, and as a share of the traced host floor.
+
+    Args:
+        floors: `decomposition.floors`.
+    """
     spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
+    spec = spec.merge(floors, on=["platform", "batch"], how="left")
+    modelled = (spec["d"], spec["coverage"], spec["tau"])
     spec["host_residual_ms"] = equation.host_residual_ms(
-        spec["pot_ms"], spec["t_base_ms"], spec["d"], spec["coverage"], spec["tau"]
+        spec["pot_ms"], spec["t_base_ms"], *modelled
     )
+    given = spec.set_index(CELL)[["d", "coverage", "tau"]]
+    bounds = [
+        dict(zip(CELL, cell, strict=True))
+        | _bounds(
+            "host_residual_ms",
+            np.median(equation.host_residual_ms(pot, base, *given.loc[cell]), axis=1),
+        )
+        for cell, pot, base in _draws(counted(reps), seed)
+        if cell in given.index
+    ]
+    spec = spec.merge(pd.DataFrame(bounds), on=CELL)
+    spec["of_floor_pct"] = 100 * spec["host_residual_ms"] / spec["floor_ms"]
+    kept = ["origin", *CELL, "t_base_ms", "d", "coverage", "tau", "pot_ms", "host_residual_ms"]
     return spec[
-        ["origin", *CELL, "t_base_ms", "d", "coverage", "tau", "pot_ms", "host_residual_ms"]
+        [*kept, "host_residual_ms_low", "host_residual_ms_high", "floor_ms", "of_floor_pct"]
     ]
 
 

@@ -9,7 +9,6 @@ from .study import Study
 
 _OTHER = "same quantity, other hardware and model: compare the sign and the shape, not the value"
 _ABSOLUTE = "no: milliseconds of another model on other hardware"
-_PROFILE = "no: needs decode-step traces, which this study has not taken"
 _SAME = "yes: the published grid"
 
 
@@ -21,6 +20,7 @@ class Tables:
     errors: pd.DataFrame
     residuals: pd.DataFrame
     timing_alpha: pd.DataFrame
+    steps: pd.DataFrame
 
 
 def claims(study: Study, published: list[dict], t: Tables) -> pd.DataFrame:
@@ -31,15 +31,10 @@ def claims(study: Study, published: list[dict], t: Tables) -> pd.DataFrame:
     rows = []
     for c in published:
         ours = _OURS.get(c["id"], lambda *_: float("nan"))(study, t)
-        if c["id"].startswith(("nsys_", "host_residual_of")):
-            comparable = _PROFILE
-        elif same_grid:
-            comparable = _SAME
-        else:
-            comparable = _ABSOLUTE if c["unit"] == "ms" else _OTHER
+        other = _ABSOLUTE if c["unit"] == "ms" else _OTHER
         rows.append(
             {"claim": c["id"], "study": c["value"], "ours": ours, "unit": c["unit"]}
-            | {"kind": c["kind"], "where": c["where"], "comparable": comparable}
+            | {"kind": c["kind"], "where": c["where"], "comparable": _SAME if same_grid else other}
         )
     return pd.DataFrame(rows)
 
@@ -81,6 +76,20 @@ def _speedup(kind: str, how: str, platforms: str | None = None):
     return find
 
 
+def _traced(column: str, other: bool = False):
+    """A decode step's time on the calibration platform: the own model's, or the other size's."""
+
+    def find(study: Study, t: Tables) -> float:
+        rows = t.steps.query(
+            f"platform == {study.calibration.name!r} and batch == 1 and gamma == 0 "
+            f"and context_tokens == {study.profile.context_tokens}"
+        )
+        mine = rows["model"] == study.model.name
+        return rows.loc[~mine if other else mine, column].median()
+
+    return find
+
+
 _OURS: dict[str, Callable[[Study, Tables], float]] = {
     "speedup_repeat_max": _speedup("repeat", "max"),
     "speedup_repeat_g6_h200": _speedup("repeat", "max", "heldout"),
@@ -112,4 +121,12 @@ _OURS: dict[str, Callable[[Study, Tables], float]] = {
         "alpha_timing"
     ].mean(),
     "host_residual_ms": lambda s, t: _of_kind(s, "repeat", t.residuals)["host_residual_ms"].mean(),
+    "host_residual_of_floor_pct": lambda s, t: _of_kind(s, "repeat", t.residuals)[
+        "of_floor_pct"
+    ].mean(),
+    "nsys_step_8b_ms": _traced("step_ms"),
+    "nsys_kernel_8b_ms": _traced("device_ms"),
+    "nsys_host_8b_ms": _traced("host_ms"),
+    "nsys_kernel_1b_ms": _traced("device_ms", other=True),
+    "nsys_host_1b_ms": _traced("host_ms", other=True),
 }

@@ -52,7 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--cluster", required=True, help="cluster file")
     start.add_argument("snakemake", nargs="*", help="after --: more arguments for Snakemake")
     command("status", _status, "how far the study is, by records and SLURM's queue")
-    command("model", _model, "fetch or convert the study's model")
+    model = command("model", _model, "fetch, convert or make the study's models")
+    model.add_argument("--model", help="only this one")
     block = command("measure", _measure, "measure a block, or what it still lacks", platform=True)
     block.add_argument("--replicate", type=int, required=True)
     command(
@@ -60,6 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     command("count", _count, "counter runs: acceptance, untimed", platform=True)
     command("overhead", _overhead, "what reading the engine's counters costs", platform=True)
+    command("trace", _trace, "what a decode and a verify step are made of", platform=True)
+    under = command("trace-engine", _trace_engine, "the part of trace under nsys", platform=True)
+    under.add_argument("--output", type=Path, required=True)
+    under.add_argument("--cell", action="append", required=True)
     command("microbench", _microbench, "standalone kernel times for the roofline", platform=True)
     command("analyse", _analyse, "records to tables")
     command("figures", _figures, "tables to figures")
@@ -177,7 +182,13 @@ def _model(args, terminal) -> None:
     from .models import fetch, model_dir
 
     study = read_study(args.study)
-    fetch(study.model, model_dir(study.model))
+    if args.model and args.model not in study.models:
+        raise SpecamortError(
+            f"{args.study}: no model {args.model!r}; it has {', '.join(study.models)}"
+        )
+    for model in [study.models[args.model]] if args.model else study.models.values():
+        if model.source != "directory" and (args.model or not model_dir(model).exists()):
+            fetch(model, model_dir(model), like=model_dir(study.model))
 
 
 def _measure(args, terminal) -> None:
@@ -205,6 +216,20 @@ def _overhead(args, terminal) -> None:
     from .measure import overhead
 
     overhead(*_job(args, terminal))
+
+
+def _trace(args, terminal) -> None:
+    from .profile import trace_platform
+
+    study, platform, _, results = _job(args, terminal)
+    trace_platform(study, platform, results, progress=terminal)
+
+
+def _trace_engine(args, terminal) -> None:
+    from .profile import write_runs
+
+    study = read_study(args.study)
+    write_runs(study, study.platforms[args.platform], args.cell, args.output)
 
 
 def _microbench(args, terminal) -> None:

@@ -18,32 +18,43 @@ class Engine:
 
     Args:
         statistics: False turns the engine's own counters off, to show what reading them costs.
+        max_model_len: prompt and output at most; by default what the study's cells need.
+        profiler: vLLM's `profiler_config`; `start_trace` and `stop_trace` then bracket a run.
 
     Raises:
         SpecamortError: the engine does not start.
     """
 
     def __init__(
-        self, model: Path, study: Study, platform: Platform, gamma: int, statistics: bool = True
+        self,
+        model: Path,
+        study: Study,
+        platform: Platform,
+        gamma: int,
+        statistics: bool = True,
+        max_model_len: int | None = None,
+        profiler: dict | None = None,
     ):
         _environment(platform)
+        longest = max_model_len or study.max_model_len
         try:
             from vllm import LLM
 
             self._llm = LLM(
                 str(model),
                 dtype=platform.dtype,
-                max_model_len=study.max_model_len,
+                max_model_len=longest,
                 max_num_seqs=max(study.batches),
                 # One step must hold the prefill of the whole batch and any verify step, else
                 # some sequences decode while others still wait for their first token.
-                max_num_batched_tokens=max(study.batches) * study.max_model_len,
+                max_num_batched_tokens=max(study.batches) * longest,
                 disable_log_stats=not statistics,
                 seed=study.seed,
                 speculative_config={**study.drafter, "num_speculative_tokens": gamma}
                 if gamma
                 else None,
                 **study.engine,
+                **({"profiler_config": profiler} if profiler else {}),
             )
         except Exception as e:
             raise SpecamortError(
@@ -53,10 +64,17 @@ class Engine:
         self._statistics = statistics
         self._requests = 0
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 1) -> None:
         # Nothing is saved at teardown, and vLLM would wait out its full grace period.
-        self._llm.llm_engine.engine_core.shutdown(timeout=1)
+        self._llm.llm_engine.engine_core.shutdown(timeout=timeout_s)
         del self._llm
+
+    def start_trace(self) -> None:
+        self._llm.start_profile()
+
+    def stop_trace(self) -> None:
+        """Returns once the tracer has written what it saw."""
+        self._llm.stop_profile()
 
     def run(self, prompts: list[list[int]], tokens: int, sampling: dict, seed: int | None) -> dict:
         """One repetition: the whole batch, `tokens` per sequence.

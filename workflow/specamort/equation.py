@@ -31,6 +31,16 @@ def pot_exact_divisor(t_base, d, coverage, tau):
     return t_base * (1 + coverage * d) / tau
 
 
+def pot_host(t_base, d, h, coverage, divisor):
+    """pot = (t_base (1 + coverage d) + h) / divisor: the refinement the study leaves undone.
+
+    Args:
+        h: host time per decode step beyond the baseline's, ms.
+        divisor: tokens per step, alpha gamma + 1 (with coverage 1) or tau.
+    """
+    return (t_base * (1 + coverage * d) + h) / divisor
+
+
 def pot_acceptance_blind(t_base, d, gamma):
     """The textbook device-pass view: every draft counts as accepted."""
     return verify_ms(t_base, d) / (gamma + 1)

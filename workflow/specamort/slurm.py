@@ -105,18 +105,18 @@ def failed_jobs(home: Path) -> dict[str, list[Path]]:
     return found
 
 
-def ask(*command: str) -> str:
+def ask(*command: str, timeout_s: float = 30) -> str:
     """A command's output.
 
     Raises:
         SpecamortError: it is not here, fails, or does not answer.
     """
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
     except FileNotFoundError as e:
         raise SpecamortError(f"{command[0]} is not here; run this on a login node") from e
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
-        said = (e.stderr or "no answer in 30 s").strip().splitlines()[-1:]
+        said = (e.stderr or f"no answer in {timeout_s} s").strip().splitlines()[-1:]
         raise SpecamortError(f"{command[0]} fails: {''.join(said)}") from e
     return run.stdout
 

@@ -124,6 +124,9 @@ def _jobs(study: Study, results: Path) -> Iterator[tuple[str, str, list[Path]]]:
             block_name("microbench", study.name, p),
             [raw / "microbenchmark" / f"{p}.json"],
         )
+    for p in study.platforms:
+        traced = [raw / "trace" / p / f"{c}.json" for c in study.trace_cells]
+        yield f"{p} trace", block_name("trace", study.name, p), traced
     counted = [raw / "counter" / own / f"{c}.json" for c in study.cells if c.gamma]
     yield f"{own} count", block_name("count", study.name, own), counted
     pair = [raw / "overhead" / own / f"{s}.json" for s in ("on", "off")]

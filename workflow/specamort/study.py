@@ -21,11 +21,16 @@ SCHEMAS = Path(__file__).resolve().parent / "schemas"
 @dataclass(frozen=True)
 class Model:
     name: str
-    source: str  # package | huggingface | directory
+    source: str  # package | huggingface | directory | random
     package: str | None = None
     repo: str | None = None
     revision: str | None = None
     path: str | None = None
+    shape: dict | None = None  # of a random model: a Llama's sizes, as its config names them
+
+    @property
+    def weights(self) -> str:
+        return "random" if self.source == "random" else "trained"
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,34 @@ class Cell:
         return f"{self.workload}-n{self.batch}-g{self.gamma}"
 
 
+@dataclass(frozen=True, order=True)
+class TraceCell:
+    """What one pair of traced runs takes apart: a model's decode or verify step."""
+
+    model: str
+    context_tokens: int
+    batch: int
+    gamma: int
+
+    def __str__(self) -> str:
+        return f"{self.model}-c{self.context_tokens}-n{self.batch}-g{self.gamma}"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Attributes:
+    tokens: lengths of the two runs of a pair at gamma 0; at gamma, the same number of steps.
+    context_tokens: of the decode steps of several models; the verify steps have the study's.
+    models: other models whose decode step is taken apart beside the study's own.
+    """
+
+    tracer: str  # nsys | kineto
+    tokens: tuple[int, int]
+    context_tokens: int
+    pairs: int
+    models: tuple[Model, ...]
+
+
 @dataclass(frozen=True)
 class Study:
     name: str
@@ -79,6 +112,11 @@ class Study:
     seed: int
     drafter: dict
     engine: dict
+    profile: Profile
+
+    @property
+    def models(self) -> dict[str, Model]:
+        return {m.name: m for m in (self.model, *self.profile.models)}
 
     @property
     def calibration(self) -> Platform:
@@ -92,6 +130,24 @@ class Study:
     def cells(self) -> list[Cell]:
         """The cells of every block, in the order of the study file."""
         return [Cell(*c) for c in product(self.workloads, self.batches, self.gammas)]
+
+    @property
+    def copied(self) -> Workload:
+        """The workload whose drafts are full and accepted, so that every traced step is alike."""
+        return next(w for w in self.workloads.values() if w.kind == "repeat")
+
+    @property
+    def trace_cells(self) -> list[TraceCell]:
+        """Each model's decode step, and the own model's verify steps, by model and gamma."""
+        verify = product([self.model.name], [self.context_tokens], self.batches, self.gammas)
+        decode = product(self.models, [self.profile.context_tokens], [1], [0])
+        cells = dict.fromkeys(TraceCell(*c) for c in (*verify, *decode))
+        return sorted(cells, key=lambda c: (list(self.models).index(c.model), c.gamma))
+
+    def trace_tokens(self, gamma: int) -> tuple[int, int]:
+        """Output lengths of a pair's two runs: as many steps at every gamma."""
+        short, long = (1 + (t - 1) * (gamma + 1) for t in self.profile.tokens)
+        return short, long
 
     @property
     def max_model_len(self) -> int:
@@ -126,6 +182,24 @@ class Study:
             "engine": self.engine,
         }
 
+    def trace_settings(self, platform: str, cell: TraceCell) -> dict:
+        """Everything the traces of `cell` depend on, and nothing else."""
+        p, w = self.platforms[platform], self.copied
+        return {
+            "model": asdict(self.models[cell.model]),
+            "platform": {k: getattr(p, k) for k in ("name", "device", "dtype", "gpu", "threads")},
+            "workload": {k: getattr(w, k) for k in ("name", "kind", "chat", "text", "sampling")},
+            "text_sha256": hashlib.sha256(read_text(w.text).encode()).hexdigest(),
+            "batch": cell.batch,
+            "gamma": cell.gamma,
+            "context_tokens": cell.context_tokens,
+            "tokens": self.trace_tokens(cell.gamma),
+            "tracer": self.profile.tracer,
+            "pairs": self.profile.pairs,
+            "drafter": self.drafter,
+            "engine": self.engine,
+        }
+
 
 def digest(value: object) -> str:
     """Hash of a JSON value, the same for equal values whatever their key order."""
@@ -149,12 +223,20 @@ def read_study(path: str | Path) -> Study:
 def parse_study(raw: object, file: str) -> Study:
     """The study in the mapping `raw`; see `read_study`."""
     _validate(raw, file)
-    rest = {k: raw[k] for k in raw if k not in ("model", "platforms", "workloads")}
+    rest = {k: raw[k] for k in raw if k not in ("model", "platforms", "workloads", "profile")}
+    profile = raw["profile"]
     study = Study(
         file=file,
         model=Model(**raw["model"]),
         platforms={k: Platform(k, **v) for k, v in raw["platforms"].items()},
         workloads={k: Workload(k, **v) for k, v in raw["workloads"].items()},
+        profile=Profile(
+            **profile
+            | {
+                "tokens": tuple(sorted(profile["tokens"])),
+                "models": tuple(Model(**m) for m in profile["models"]),
+            }
+        ),
         **{k: tuple(v) if isinstance(v, list) else v for k, v in rest.items()},
     )
     _check(study)
@@ -176,14 +258,15 @@ def _check(study: Study) -> None:
         refuse("gammas", "has only 0; add at least one draft length to measure")
     if study.drafter["prompt_lookup_min"] > study.drafter["prompt_lookup_max"]:
         refuse("drafter.prompt_lookup_min", "is larger than prompt_lookup_max")
-    needs = {"package": ("package",), "huggingface": ("repo", "revision"), "directory": ("path",)}
-    for key in needs[study.model.source]:
-        if getattr(study.model, key) is None:
-            refuse(f"model.{key}", f"is missing; source {study.model.source} needs it")
-    if study.model.source == "directory":
-        config = Path(study.model.path) / "config.json"
-        if not config.is_file():
-            refuse("model.path", f"{config} does not exist; name a directory that vLLM can load")
+    if "repeat" not in {w.kind for w in study.workloads.values()}:
+        refuse("workloads", "has none of kind repeat; traces and figure 3 need full acceptance")
+    _check_model(study.model, "model", refuse)
+    if study.model.source == "random":
+        refuse("model.source", "is random; acceptance needs a trained model")
+    for i, m in enumerate(study.profile.models):
+        _check_model(m, f"profile.models.{i}", refuse)
+    if len(study.models) != 1 + len(study.profile.models):
+        refuse("profile.models", "two models have one name; rename one")
     for p in study.platforms.values():
         key = {"cpu": "threads", "cuda": "gpu"}[p.device]
         if getattr(p, key) is None:
@@ -193,6 +276,22 @@ def _check(study: Study) -> None:
             refuse(f"workloads.{w.name}.alpha_min", "is larger than alpha_max")
         if not (resources.files(__package__) / "texts" / f"{w.text}.txt").is_file():
             refuse(f"workloads.{w.name}.text", f"there is no text {w.text!r} in specamort/texts")
+
+
+def _check_model(model: Model, where: str, refuse: Callable[[str, str], None]) -> None:
+    needs = {
+        "package": ("package",),
+        "huggingface": ("repo", "revision"),
+        "directory": ("path",),
+        "random": ("shape",),
+    }
+    for key in needs[model.source]:
+        if getattr(model, key) is None:
+            refuse(f"{where}.{key}", f"is missing; source {model.source} needs it")
+    if model.source == "directory":
+        config = Path(model.path) / "config.json"
+        if not config.is_file():
+            refuse(f"{where}.path", f"{config} does not exist; name a directory that vLLM can load")
 
 
 def load_yaml(path: str | Path) -> object:

@@ -6,15 +6,17 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from . import analysis, record
+from . import analysis, decomposition, record
 from .claims import Tables, claims
 from .errors import SpecamortError
 from .measure import block_dir
+from .roofline import vendor_overheads
 from .study import Study, digest
 
 NAMES = [
     *("repetitions", "cells", "acceptance", "overheads", "predictions", "errors", "residuals"),
     *("timing_alpha", "counter_agreement", "reading_cost", "divergence", "claims", "provenance"),
+    *("trace_pairs", "steps", "device_overheads", "host_terms", "vendor_overheads"),
 ]
 
 
@@ -82,7 +84,14 @@ def write_tables(study: Study, results: Path) -> None:
     }
     d = analysis.overheads(study, benches)
     calibrated = analysis.acceptance(study, table)
-    predicted = analysis.predictions(study, table, calibrated, d)
+    host = analysis.host_terms(study, table, calibrated, d)
+    predicted = analysis.predictions(study, table, calibrated, d, host)
+    pairs = decomposition.pairs(
+        record.read(raw / "trace" / p / f"{c}.json")
+        for p in study.platforms
+        for c in study.trace_cells
+    )
+    steps = decomposition.steps(pairs)
     own = study.calibration.name
     counters = [record.read(raw / "counter" / own / f"{c}.json") for c in study.cells if c.gamma]
     cost = analysis.reading_cost(
@@ -95,14 +104,21 @@ def write_tables(study: Study, results: Path) -> None:
         "overheads": d,
         "predictions": predicted,
         "errors": analysis.errors(predicted),
-        "residuals": analysis.host_residuals(table, d),
+        "residuals": analysis.host_residuals(
+            reps, table, d, decomposition.floors(study, steps), study.seed
+        ),
         "timing_alpha": analysis.timing_alpha(table, d),
         "counter_agreement": analysis.counter_agreement(table, counters),
         "reading_cost": pd.DataFrame([{"platform": own} | cost]),
         "divergence": analysis.divergence(records),
         "provenance": _provenance(records),
+        "trace_pairs": pairs,
+        "steps": steps,
+        "device_overheads": decomposition.device_overheads(study, pairs, d),
+        "host_terms": host,
+        "vendor_overheads": vendor_overheads(_data("vendor")),
     }
-    published = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text())
+    published = _data("published")
     out["claims"] = claims(
         study,
         published,
@@ -113,6 +129,7 @@ def write_tables(study: Study, results: Path) -> None:
             out["errors"],
             out["residuals"],
             out["timing_alpha"],
+            steps,
         ),
     )
     for name, frame in out.items():
@@ -120,6 +137,10 @@ def write_tables(study: Study, results: Path) -> None:
     for name in ("repetitions", "cells"):
         with record.atomic(results / "tables" / f"{name}.parquet") as path:
             out[name].to_parquet(path, index=False)
+
+
+def _data(name: str) -> list[dict]:
+    return yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text())
 
 
 def _provenance(records: list[dict]) -> pd.DataFrame:

@@ -1,0 +1,129 @@
+"""The tracing job with a stand-in engine and stand-in tracers."""
+
+import gzip
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_workloads import Letters
+
+import synthetic
+from conftest import ROOT
+from specamort import decomposition, measure, nsys, profile, record
+from specamort.errors import SpecamortError
+from specamort.study import read_study
+
+
+@pytest.fixture
+def small(root):
+    return replace(read_study(root / "config/small.yaml"), context_tokens=400)
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch):
+    monkeypatch.setattr(measure, "provenance", lambda s, p: synthetic.provenance(s, p.name))
+
+
+class Traced:
+    """An engine whose step takes 4 ms, 3 of them in one operator; traces as Kineto writes them."""
+
+    lose = False
+
+    def __init__(self, model, study, platform, gamma, max_model_len, profiler):
+        self.gamma, self.tokenizer, self.log = gamma, Letters(), None
+        self.directory, self.written = Path(profiler["torch_profiler_dir"]), 0
+
+    def run(self, prompts, tokens, sampling, seed):
+        steps = (tokens - 1) // (self.gamma + 1)
+        rows = len(prompts) * (self.gamma + 1)
+        self.log = [("execute_context_1(9)_generation_0(0)", "user_annotation", 0, 1000)]
+        self.log.append(("aten::mm", "cpu_op", 0, 900))
+        for i in range(1, steps + 1):
+            mark = f"execute_context_0(0)_generation_{len(prompts)}({rows})"
+            self.log.append((mark, "user_annotation", 4000 * i, 3900))
+            self.log.append(("aten::mm", "cpu_op", 4000 * i, 3000))
+        return {"step_ms": [4.0 * i for i in range(steps + 1)]}
+
+    def start_trace(self):
+        self.log = []
+
+    def stop_trace(self):
+        self.written += 1
+        if self.lose and self.written == 2:
+            return
+        events = [
+            {"ph": "X", "name": n, "cat": c, "ts": t, "dur": d, "pid": 1, "tid": 1}
+            for n, c, t, d in self.log
+        ]
+        path = self.directory / f"rank0.{1000 + self.written}.pt.trace.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+
+    def close(self, timeout_s):
+        pass
+
+
+def traced(study, results, start=Traced):
+    p = study.calibration
+    profile.trace_platform(study, p, results, start=start)
+    home = results / "raw/trace" / p.name
+    return [record.read(home / f"{c}.json") for c in study.trace_cells]
+
+
+def test_kineto_pairs_become_steps(small, tmp_path):
+    records = traced(small, tmp_path)
+    steps = decomposition.steps(decomposition.pairs(records))
+    assert len(steps) == len(small.trace_cells) and (steps["pairs"] == 2).all()
+    assert steps["step_ms"].to_list() == pytest.approx([4.0] * len(steps))
+    assert steps["device_ms"].to_list() == pytest.approx([3.0] * len(steps))
+    assert steps["host_ms"].to_list() == pytest.approx([1.0] * len(steps))
+    assert steps["gemm_ms"].to_list() == pytest.approx([3.0] * len(steps))
+    assert set(steps["weights"]) == {"trained", "random"}
+    stamps = [p.stat().st_mtime_ns for p in (tmp_path / "raw/trace").rglob("*.json")]
+    traced(small, tmp_path, start=None)  # nothing is left to do, so no engine starts
+    assert [p.stat().st_mtime_ns for p in (tmp_path / "raw/trace").rglob("*.json")] == stamps
+
+
+def test_a_lost_trace_stops_the_job(small, tmp_path):
+    with pytest.raises(SpecamortError, match="8 runs were traced, 7 traces are there"):
+        traced(small, tmp_path, type("Loses", (Traced,), {"lose": True}))
+
+
+def test_a_pair_that_does_not_add_up_is_refused_before_it_is_kept(small, tmp_path):
+    class Short(Traced):
+        def run(self, *a):
+            made = super().run(*a)
+            self.log = self.log[:-2]
+            return made
+
+    with pytest.raises(SpecamortError, match=r"the trace shows 0 decode steps, the engine made 1"):
+        traced(small, tmp_path, Short)
+    assert not list((tmp_path / "raw/trace").rglob("*.json"))
+
+
+def test_the_published_study_under_a_strict_nsys(root, tmp_path, monkeypatch):
+    study = read_study(root / "config/study.yaml")
+    study = replace(study, profile=replace(study.profile, tokens=(1, 6), pairs=2))
+    stub = tmp_path / "bin" / "nsys"
+    stub.parent.mkdir()
+    stub.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        + (ROOT / "tests/stub_nsys.py").read_text()
+    )
+    stub.chmod(0o755)
+    with pytest.raises(SpecamortError, match=r"nsys is not on the PATH"):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        traced(study, tmp_path)
+    assert not (tmp_path / "raw").exists()
+    monkeypatch.setenv("PATH", str(stub.parent))
+    monkeypatch.setenv("STUB_STEPS", "[0, 5]")
+    monkeypatch.setenv("STUB_PAIRS", "2")
+    steps = decomposition.steps(decomposition.pairs(traced(study, tmp_path)))
+    assert set(steps["model"]) == {"llama-3.1-8b-instruct", "llama-3.2-1b-instruct"}
+    assert set(steps["tracer"]) == {"nsys"} and (steps["step_ms"] == 5).all()
+    assert (steps["device_ms"] > 0).all() and (steps["device_sum_ms"] > steps["device_ms"]).all()
+    command = nsys.profile_command(tmp_path / "x", ["program"])
+    monkeypatch.setattr(nsys, "profile_command", lambda *a: [c for c in command if "fork" not in c])
+    with pytest.raises(SpecamortError, match="nsys or the engine under it ended with 2"):
+        traced(study, tmp_path / "again")

@@ -1,0 +1,177 @@
+"""The tracing job: pairs of runs that differ only in length, untraced and traced.
+
+What the pairs say is worked out by `trace.per_step`; which tracer watches is the study's choice.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from . import kineto, nsys, record
+from .engine import Engine
+from .errors import SpecamortError
+from .measure import Block
+from .models import model_dir
+from .provenance import now
+from .study import Platform, Study, TraceCell, digest
+from .trace import per_step
+from .workloads import prompt
+
+StartEngine = Callable[..., Engine]
+
+
+def trace_platform(
+    study: Study, platform: Platform, results: Path, progress=None, start: StartEngine = Engine
+) -> None:
+    """Trace what the platform still lacks, one record per cell.
+
+    Raises:
+        SpecamortError: no nsys where the study wants it, before anything starts; or traces that
+            do not fit the runs.
+    """
+    if study.profile.tracer == "nsys":
+        nsys.require()
+    home = results / "raw" / "trace" / platform.name
+    cells = study.trace_cells
+    bar = tqdm(total=len(cells), unit="trace", file=progress, disable=progress is None)
+    with Block(home, study, platform, cells, study.trace_settings, progress) as block:
+        bar.update(len(cells) - len(block.missing))
+        for model, gamma in dict.fromkeys((c.model, c.gamma) for c in block.missing):
+            group = [c for c in block.missing if (c.model, c.gamma) == (model, gamma)]
+            bar.set_description(f"{platform.name} {model} gamma {gamma}")
+            output = results / "traces" / platform.name / f"{model}-g{gamma}"
+            started = now()
+            runs = _traced(study, platform, group, output, start)
+            for cell in group:
+                for pair in runs[str(cell)]:  # refused here, while it can be traced again
+                    per_step(*pair["traced"], cell.batch * (gamma + 1))
+                settings = study.trace_settings(platform.name, cell)
+                block.write(
+                    cell,
+                    {
+                        "kind": "trace",
+                        "origin": "measured",
+                        "study": study.name,
+                        "settings": settings,
+                        "settings_hash": digest(settings),
+                        "provenance": block.source | {"started": started, "finished": now()},
+                        "trace": {
+                            "platform": platform.name,
+                            **asdict(cell),
+                            "weights": study.models[model].weights,
+                            "tracer": study.profile.tracer,
+                            "rows": cell.batch * (gamma + 1),
+                            "pairs": runs[str(cell)],
+                        },
+                    },
+                )
+                bar.update()
+    bar.close()
+
+
+def trace_engine(
+    study: Study,
+    platform: Platform,
+    cells: list[TraceCell],
+    output: Path,
+    start: StartEngine = Engine,
+) -> dict[str, list[dict]]:
+    """Run the pairs of cells of one model and gamma on one engine.
+
+    Returns:
+        By cell, its pairs: `untraced` and `traced`, each the shorter and the longer run. A run's
+        `trace` is the index of its trace in the order in which the tracer wrote them.
+    """
+    model, gamma = cells[0].model, cells[0].gamma
+    tokens = study.trace_tokens(gamma)
+    output.mkdir(parents=True, exist_ok=True)
+    kinds = {"nsys": nsys.OPTIONS, "kineto": kineto.options(output)}
+    engine = start(
+        model_dir(study.models[model]),
+        study,
+        platform,
+        gamma,
+        max_model_len=max(c.context_tokens for c in cells) + max(tokens) + gamma + 1,
+        profiler=kinds[study.profile.tracer],
+    )
+    found: dict[str, list[dict]] = {}
+    traced = 0
+    try:
+        for cell in cells:
+            prompts = [
+                prompt(engine.tokenizer, study.copied, i, cell.context_tokens)
+                for i in range(cell.batch)
+            ]
+
+            def run(length: int, trace: int | None = None, prompts=prompts) -> dict:
+                if trace is not None:
+                    engine.start_trace()
+                made = engine.run(prompts, length, study.copied.sampling, None)
+                if trace is not None:
+                    engine.stop_trace()
+                steps = len(made["step_ms"]) - 1
+                return {"decode_steps": steps, "wall_ms": made["step_ms"][-1], "trace": trace}
+
+            for length in tokens:  # the first of each length compiles
+                run(length)
+            pairs = []
+            for _ in range(study.profile.pairs):
+                pair = {"untraced": [run(length) for length in tokens], "traced": []}
+                for length in tokens:
+                    pair["traced"].append(run(length, traced))
+                    traced += 1
+                pairs.append(pair)
+            found[str(cell)] = pairs
+    finally:
+        # Kineto has written its traces; under nsys a worker that is killed spoils the last one.
+        engine.close(60 if study.profile.tracer == "nsys" else 1)
+    return found
+
+
+def _traced(
+    study: Study, platform: Platform, cells: list[TraceCell], output: Path, start: StartEngine
+) -> dict[str, list[dict]]:
+    """The runs of `trace_engine` with each index replaced by what its trace shows."""
+    for old in output.glob("*.*"):
+        old.unlink()
+    if study.profile.tracer == "nsys":
+        files = _under_nsys(study, platform, cells, output)
+        runs, read = json.loads((output / "runs.json").read_text()), nsys.read
+    else:
+        runs = trace_engine(study, platform, cells, output, start)
+        files, read = sorted(output.glob("*.pt.trace.json.gz")), kineto.read
+    every = [r for pairs in runs.values() for pair in pairs for r in pair["traced"]]
+    if len(files) != len(every):
+        raise SpecamortError(
+            f"{output}: {len(every)} runs were traced, {len(files)} traces are there; the tracer "
+            "lost some, trace again"
+        )
+    for run, file in zip(every, files, strict=True):
+        run["trace"] = asdict(read(file))
+    return runs
+
+
+def _under_nsys(
+    study: Study, platform: Platform, cells: list[TraceCell], output: Path
+) -> list[Path]:
+    output.mkdir(parents=True, exist_ok=True)
+    program = [sys.executable, "-m", "specamort", "trace-engine", "--study", study.file]
+    program += ["--platform", platform.name, "--output", str(output)]
+    for cell in cells:
+        program += ["--cell", str(cell)]
+    done = subprocess.run(nsys.profile_command(output / "nsys", program))
+    if done.returncode:
+        raise SpecamortError(f"nsys or the engine under it ended with {done.returncode}")
+    return [nsys.export(r) for r in nsys.reports(output / "nsys")]
+
+
+def write_runs(study: Study, platform: Platform, names: list[str], output: Path) -> None:
+    """What runs under nsys: the pairs of the named cells, into `runs.json`."""
+    cells = [c for c in study.trace_cells if str(c) in names]
+    found = trace_engine(study, platform, cells, output)
+    record.write_text(output / "runs.json", json.dumps(found))

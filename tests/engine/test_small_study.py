@@ -76,6 +76,18 @@ def test_block_is_one_device_and_provenance_is_whole(ran):
     assert len(tables.timing_records(study, results)) == 8
 
 
+def test_steps_are_taken_apart_by_real_traces(ran):
+    results, _ = ran
+    steps = tables.read_table(results, "steps")
+    assert set(steps["tracer"]) == {"kineto"} and set(steps["weights"]) == {"trained", "random"}
+    assert (steps["device_ms"] > 0).all() and (steps["host_ms"] > 0).all()
+    assert steps["step_ms"].to_list() == pytest.approx(
+        (steps["device_ms"] + steps["host_ms"]).to_list(), rel=0.2
+    )  # medians of the parts, over pairs
+    # matrix products are most of what a step computes, whatever the machine
+    assert (steps["gemm_ms"] > 0.3 * steps["device_ms"]).all()
+
+
 def test_second_run_has_nothing_to_do_and_a_lost_record_costs_one_cell(ran):
     results, snakemake = ran
     again = snakemake("-n")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from specamort import preflight, slurm
@@ -61,3 +63,19 @@ def test_room_is_asked_of_the_filesystem(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "ask", full)
     assert "Disk quota exceeded" in str(preflight._space(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_nsys_is_looked_for_as_a_job_would(root, tmp_path, monkeypatch):
+    study = read_study(root / "config/study.yaml")
+    cluster = read_cluster(root / "config/clusters/phoenix.yaml", study)
+    monkeypatch.setattr(preflight, "ask", lambda *c: f"/opt/nsys {c[-1]}")
+    (found,) = preflight._tracer(study, replace(cluster, modules=("nsight",)))
+    assert found.fix is None and "module load nsight; command -v nsys" in found.what
+
+    def missing(*command):
+        raise SpecamortError("bash fails")
+
+    monkeypatch.setattr(preflight, "ask", missing)
+    (lost,) = preflight._tracer(study, cluster)
+    assert "add its module to" in lost.fix and "profile.tracer: kineto" in lost.fix
+    assert not list(preflight._tracer(read_study(root / "config/local.yaml"), cluster))

@@ -2,16 +2,21 @@
 
 import gzip
 import json
+import os
 import sqlite3
+import tempfile
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nsys_export
-from specamort import kineto, nsys, trace
+from specamort import kineto, nsys, nsys_scan, trace
 from specamort.errors import SpecamortError
+from specamort.nsys_scan import OutOfOrder
 
 
 def test_union_by_hand():
@@ -45,27 +50,77 @@ def test_families(name, family):
     assert trace.family(name) == family
 
 
+@pytest.fixture(params=["one pass", "in SQL"])
+def way(request, monkeypatch):
+    """Both ways through an export must give the same."""
+    if request.param == "in SQL":
+        monkeypatch.setattr(nsys_scan, "scan", lambda *a: (_ for _ in ()).throw(OutOfOrder))
+    else:
+        monkeypatch.setattr(os, "cpu_count", lambda: 3)
+
+
 SETTINGS = [{"version": v} for v in nsys_export.VERSIONS]
 SETTINGS += [
     {"devices": 2, "overlap": 0.5},
     {"processes": 3, "shuffled": True},
     {"marks": "textId", "rows": 7},
     {"overlap": 0.0},
+    {"overlap": 0.9, "per_step": 700, "devices": 2},
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_nsys_export(tmp_path, settings):
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+def test_nsys_export(tmp_path, options, way):
     path = tmp_path / "it.sqlite"
-    answer = nsys_export.write(path, **settings)
+    answer = nsys_export.write(path, **options)
     found = nsys.read(path)
     assert found.busy_ms == pytest.approx(answer.busy_ns / 1e6, rel=1e-12)
     assert found.sum_ms == pytest.approx(answer.sum_ns / 1e6, rel=1e-12)
     assert found.family_ms == pytest.approx({k: v / 1e6 for k, v in answer.family_ns.items()})
     assert found.events == answer.events
-    assert found.steps == 4 and found.rows == [settings.get("rows", 1)] * 4
-    if settings.get("overlap", 1):
+    assert found.steps == 4 and found.rows == [options.get("rows", 1)] * 4
+    if options.get("overlap", 1):
         assert found.busy_ms < found.sum_ms
+
+
+def test_one_pass_refuses_what_is_out_of_order(tmp_path):
+    pytest.importorskip("numba")
+    tables = {"CUPTI_ACTIVITY_KIND_KERNEL": "shortName", "CUPTI_ACTIVITY_KIND_MEMCPY": "2000"}
+    path = tmp_path / "it.sqlite"
+    answer = nsys_export.write(path)
+    sums, busy, rows = nsys_scan.scan(path, tables, 2001)
+    assert (sums.sum(), busy, rows) == (answer.sum_ns, answer.busy_ns, answer.events)
+    path.unlink()
+    nsys_export.write(path, shuffled=True)
+    with pytest.raises(OutOfOrder):
+        nsys_scan.scan(path, tables, 2001)
+
+
+ROW = st.tuples(st.integers(0, 90), st.integers(0, 30), st.integers(0, 1), st.integers(0, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ROW, max_size=25), st.lists(ROW, max_size=6), st.booleans(), st.integers(1, 4))
+def test_one_pass_agrees_with_sql_or_refuses(kernels, copies, ordered, parts):
+    """Any rows, any cut: the same sums and union as by sorting, never a wrong one."""
+    tables = {"CUPTI_ACTIVITY_KIND_KERNEL": "shortName", "CUPTI_ACTIVITY_KIND_MEMCPY": "4"}
+    with tempfile.TemporaryDirectory() as d:
+        path = Path(d) / "it.sqlite"
+        with sqlite3.connect(path) as db:
+            for table, rows in zip(tables, (kernels, copies), strict=True):
+                db.execute(f"CREATE TABLE {table} (start, end, deviceId, shortName)")
+                rows = sorted(rows) if ordered else rows
+                made = [(s, s + n, device, name) for s, n, device, name in rows]
+                db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", made)
+            by_name, busy, events = nsys._in_sql(db, tables)
+        with mock.patch.object(os, "cpu_count", lambda: parts):
+            try:
+                sums, fast_busy, rows = nsys_scan.scan(path, tables, 5)
+            except OutOfOrder:
+                assert not ordered
+                return
+    assert (fast_busy, rows) == (busy, events)
+    assert {i: n for i, n in enumerate(sums) if n} == {i: n for i, n in by_name.items() if n}
 
 
 def test_nsys_without_marks_counts_no_steps(tmp_path):
@@ -73,7 +128,7 @@ def test_nsys_without_marks_counts_no_steps(tmp_path):
     assert nsys.read(tmp_path / "it.sqlite").steps is None
 
 
-def test_nsys_tells_bad_exports_apart(tmp_path):
+def test_nsys_tells_bad_exports_apart(tmp_path, way):
     path = tmp_path / "it.sqlite"
     nsys_export.write(path)
     whole = path.read_bytes()

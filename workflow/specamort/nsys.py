@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+from . import nsys_scan
 from .errors import SpecamortError
 from .slurm import ask
 from .trace import Trace, decode_rows, family
@@ -109,39 +110,54 @@ def _read(db: sqlite3.Connection, path: Path) -> Trace:
             else f"{path}: holds no kernel; the traced process did no work on a GPU, or nsys did "
             "not follow vLLM's workers (VLLM_WORKER_MULTIPROC_METHOD=spawn)"
         )
+    (names,) = db.execute("SELECT 1 + MAX(id) FROM StringIds").fetchone()
+    ids = {
+        t: "shortName" if t.endswith("KERNEL") else str(names) for t in tables
+    }  # copies: unnamed
+    try:
+        by_id, busy_ns, events = nsys_scan.scan(path, ids, names + 1)
+        by_name = {int(i): int(by_id[i]) for i in by_id.nonzero()[0]}
+    except nsys_scan.OutOfOrder:
+        by_name, busy_ns, events = _in_sql(db, ids)
+    if events < 0:
+        raise SpecamortError(f"{path}: has kernels that end before they start; trace again")
     families: dict[str, float] = {}
-    events = 0
-    for table in tables:
-        # memory operations have no name
-        name = "k.shortName" if table.endswith("KERNEL") else "NULL"
-        rows = db.execute(
-            f"SELECT s.value, g.ns, g.n, g.shortest FROM (SELECT {name} AS id, "
-            f"SUM(k.end - k.start) AS ns, COUNT(*) AS n, MIN(k.end - k.start) AS shortest "
-            f"FROM {table} k GROUP BY 1) g LEFT JOIN StringIds s ON s.id = g.id"
-        )
-        for kernel, ns, n, shortest in rows:
-            if n and shortest < 0:
-                raise SpecamortError(f"{path}: has kernels that end before they start")
-            kind = family(kernel) if kernel else "copy"
-            families[kind] = families.get(kind, 0.0) + (ns or 0) / 1e6
-            events += n
-    intervals = " UNION ALL ".join(f"SELECT deviceId, start, end FROM {t}" for t in tables)
+    for i, ns in by_name.items():
+        found = db.execute("SELECT value FROM StringIds WHERE id = ?", (i,)).fetchone()
+        kind = family(found[0]) if found else "copy"
+        families[kind] = families.get(kind, 0.0) + ns / 1e6
+    rows = decode_rows(_marks(db, present))
+    return Trace(
+        tracer="nsys",
+        steps=len(rows) if "NVTX_EVENTS" in present else None,
+        rows=rows,
+        busy_ms=busy_ns / 1e6,
+        sum_ms=sum(families.values()),
+        family_ms=families,
+        events=events,
+    )
+
+
+def _in_sql(db: sqlite3.Connection, ids: dict[str, str]) -> tuple[dict[int, int], int, int]:
+    """As `nsys_scan.scan`, for an export in any order."""
+    intervals = " UNION ALL ".join(
+        f"SELECT deviceId, start, end, {i} AS id FROM {t}" for t, i in ids.items()
+    )
+    by_name, events = {}, 0
+    for i, ns, n, shortest in db.execute(
+        f"SELECT id, SUM(end - start), COUNT(*), MIN(end - start) FROM ({intervals}) GROUP BY id"
+    ):
+        if shortest < 0:
+            return {}, 0, -1
+        by_name[i] = ns
+        events += n
     (busy,) = db.execute(
         "SELECT SUM(MAX(0, end - MAX(start, IFNULL(reach, start)))) FROM (SELECT start, end, "
         "MAX(end) OVER (PARTITION BY deviceId ORDER BY start "
         "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reach "
         f"FROM ({intervals}))"
     ).fetchone()
-    rows = decode_rows(_marks(db, present))
-    return Trace(
-        tracer="nsys",
-        steps=len(rows) if "NVTX_EVENTS" in present else None,
-        rows=rows,
-        busy_ms=(busy or 0) / 1e6,
-        sum_ms=sum(families.values()),
-        family_ms=families,
-        events=events,
-    )
+    return by_name, busy or 0, events
 
 
 def _marks(db: sqlite3.Connection, present: set[str]) -> list[str]:

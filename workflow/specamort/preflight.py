@@ -37,7 +37,7 @@ def preflight(study: Study, cluster: Cluster, results: Path) -> list[Check]:
         slurm = [Check("SLURM", str(e))]
     else:
         slurm = [*check_site(study, cluster, site, user_setting("account"))]
-    return [*slurm, *_here(study, results)]
+    return [*slurm, *_here(study, results), *_tracer(study, cluster)]
 
 
 def require_site(study: Study, cluster: Cluster) -> None:
@@ -102,6 +102,21 @@ def _here(study: Study, results: Path) -> Iterator[Check]:
     local = f"is on {kind}, which the nodes may not see; put the clone on a shared filesystem"
     yield Check(f"shared filesystem {place}", None if kind in _SHARED else local)
     yield _space(place)
+
+
+def _tracer(study: Study, cluster: Cluster) -> Iterator[Check]:
+    """nsys, as a job would find it: after the cluster file's modules."""
+    if study.profile.tracer != "nsys":
+        return
+    if cluster.container:
+        yield Check("nsys: must be inside the container (not checked)")
+        return
+    try:
+        found = ask("bash", "-lc", f"{cluster.prefix(Path.cwd())}command -v nsys").strip()
+        yield Check(f"nsys: {found}")
+    except SpecamortError:
+        fix = f"not found; add its module to {cluster.file}: modules, or set profile.tracer: kineto"
+        yield Check("nsys", fix)
 
 
 def _space(place: Path) -> Check:

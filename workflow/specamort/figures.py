@@ -13,10 +13,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 
 from . import record
+from .plan import Plan, Serving, pot_ms
 from .study import Study
 from .tables import read_table
 
@@ -440,6 +442,45 @@ def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
             color=_colour(study, w),
             fontweight="bold",
         )
+    return figure
+
+
+def plan_map(answer: Plan, serving: Serving | None = None) -> Figure:
+    """Speedup over draft length and accepted share, the line of no gain, and where a server is."""
+    calibration, coverage = answer.calibration, answer.acceptance.coverage
+    gammas = np.arange(1, len(answer.choices))
+    shares = np.linspace(0, 1, 101)
+    speedup = np.array(
+        [
+            [
+                calibration.t_base_ms / pot_ms(calibration, answer.acceptance, int(g), a * g)
+                for g in gammas
+            ]
+            for a in shares
+        ]
+    )
+    with plt.rc_context(STYLE):
+        figure, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
+        top = max(speedup.max(), 1.01)
+        norm = TwoSlopeNorm(1, min(speedup.min(), 0.99), top)
+        edges = np.arange(0.5, len(gammas) + 1)
+        mesh = ax.pcolormesh(edges, np.linspace(0, 1, 102), speedup, norm=norm, cmap="RdBu")
+        if speedup.min() < 1 < speedup.max() and len(gammas) > 1:
+            ax.contour(gammas, shares, speedup, [1], colors="black", linewidths=1.5)
+        own = [(c.gamma, c.accepted / c.gamma) for c in answer.choices[1:]]
+        ax.plot(*zip(*own, strict=True), "k.--", linewidth=0.8, label="this traffic")
+        if answer.best.gamma:
+            best = answer.best
+            ax.plot(best.gamma, best.accepted / best.gamma, "k*", markersize=12, label="best")
+        if serving:
+            at = serving.acceptance.accepted(serving.gamma)[0] / serving.gamma
+            style = {"markersize": 9, "markeredgecolor": "black", "markerfacecolor": "white"}
+            ax.plot(serving.gamma, at, "o", **style, label="the server now")
+        figure.colorbar(mesh, label=f"speedup (coverage {coverage:.2f}); black line: none")
+        ax.set_xticks(gammas)
+        ax.set_xlabel("draft length γ")
+        ax.set_ylabel("accepted share of a draft")
+        figure.legend(loc="outside upper center", ncols=3)
     return figure
 
 

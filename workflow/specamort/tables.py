@@ -10,6 +10,7 @@ from . import analysis, decomposition, record
 from .claims import Tables, claims
 from .errors import SpecamortError
 from .measure import block_dir
+from .plan import Acceptance, Calibration
 from .roofline import vendor_overheads
 from .study import Study, digest
 
@@ -165,3 +166,70 @@ def _provenance(records: list[dict]) -> pd.DataFrame:
     first = by_block.first()
     first["started"], first["finished"] = by_block["started"].min(), by_block["finished"].max()
     return first.reset_index()
+
+
+def read_calibration(study: Study, results: Path, platform: str, batch: int) -> Calibration:
+    """What a finished study says of a step, for `plan`.
+
+    Raises:
+        SpecamortError: the study is not finished, or has no such platform or batch.
+    """
+    if platform not in study.platforms:
+        known = ", ".join(study.platforms)
+        raise SpecamortError(f"{study.file}: no platform {platform!r}; it has {known}")
+    if batch not in study.batches:
+        known = ", ".join(map(str, study.batches))
+        raise SpecamortError(f"{study.file}: batch {batch} is not in it; it has {known}")
+    cells = _finished(results, "cells").query("platform == @platform and batch == @batch")
+    base = cells.query("gamma == 0")
+    d = read_table(results, "overheads").query("platform == @platform and batch == @batch")
+    host = read_table(results, "host_terms").set_index("form").loc["exact_divisor"]
+    synthetic = " (synthetic)" if (cells["origin"] == "synthetic").any() else ""
+    return Calibration(
+        t_base_ms=float(base["pot_ms"].median()),
+        t_base_range_ms=(float(base["pot_ms_low"].min()), float(base["pot_ms_high"].max())),
+        d={int(g): float(v) for g, v in zip(d["gamma"], d["d"], strict=True) if g},
+        h0_ms=float(host["h0_ms"]),
+        h1_ms=float(host["h1_ms"]),
+        batches=study.batches,
+        gammas=study.gammas,
+        eager=study.engine["enforce_eager"],
+        source=f"study {study.name}{synthetic}, {platform}, N = {batch}",
+    )
+
+
+def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
+    """A workload's acceptance as the study counted it at each of its draft lengths.
+
+    Raises:
+        SpecamortError: the study is not finished, or has no such workload.
+    """
+    if workload not in study.workloads:
+        known = ", ".join(study.workloads)
+        raise SpecamortError(f"{study.file}: no workload {workload!r}; it has {known}")
+    rows = _finished(results, "acceptance").query("workload == @workload").sort_values("gamma")
+    survival: list[float] = []
+    before = 0.0
+    for r in rows.itertuples():
+        accepted = r.accepted / r.drafts if r.drafts else 0.0
+        share = (accepted - before) / (r.gamma - len(survival))
+        share = min(max(share, 0.0), *survival[-1:], 1.0)
+        survival += [share] * (r.gamma - len(survival))
+        before = accepted
+    last = rows.iloc[-1]
+    return Acceptance(
+        tuple(survival),
+        coverage=min(float(last["coverage"]), 1.0),
+        drafts=int(rows["drafts"].min()),
+        measured_to=int(last["gamma"]),
+        source=f"workload {workload} of study {study.name}",
+    )
+
+
+def _finished(results: Path, name: str) -> pd.DataFrame:
+    try:
+        return read_table(results, name)
+    except OSError as e:
+        raise SpecamortError(
+            f"{results / 'tables'}: holds no tables; run the study first, or give --t-base-ms"
+        ) from e

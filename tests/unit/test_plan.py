@@ -1,0 +1,227 @@
+"""The planner against answers worked by hand."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import synthetic
+from specamort import cli, plan, tables
+from specamort.errors import SpecamortError
+from specamort.plan import Acceptance, Calibration, Serving
+
+FREE = Calibration(t_base_ms=10.0, d={6: 0.0})
+
+
+def test_by_hand():
+    """t_base 10, d(2) 0.2, h 1, draft 0.5 a token, c 0.5, a = (0.8, 0.4): per step
+    10 + 0.5 (2 + 1 + 1) = 12 ms for 1 + 0.5 x 1.2 = 1.6 tokens."""
+    c = Calibration(10.0, {2: 0.2}, h0_ms=1.0, draft_ms=0.5)
+    a = Acceptance((0.8, 0.4), coverage=0.5, measured_to=2)
+    two = plan.plan(c, a, max_gamma=2).choices[2]
+    assert two.pot_ms == pytest.approx(7.5) and two.speedup == pytest.approx(10 / 7.5)
+    # what a draft must have accepted for its 4 ms: 0.4 of a step of 10 ms
+    assert two.break_even == pytest.approx(0.4)
+    at_break_even = plan.pot_ms(c, a, 2, two.break_even)
+    assert at_break_even == pytest.approx(10.0)
+    one = plan.plan(c, a, max_gamma=2).choices[1]
+    # 10 + 0.5 (1 + 1 + 0.5) = 11.25 ms for 1.4 tokens; one more token: to 7.5
+    assert one.pot_ms == pytest.approx(11.25 / 1.4)
+    assert one.next_token_ms == pytest.approx(11.25 / 1.4 - 7.5)
+
+
+def test_it_is_the_studys_equation_where_that_holds():
+    from specamort import equation
+
+    c = Calibration(9.4, {6: 0.022})
+    for alpha in (0.0, 0.3, 1.0):
+        a = Acceptance((alpha,) * 6, measured_to=6)
+        mine = plan.plan(c, a, max_gamma=6).choices[6].pot_ms
+        assert mine == pytest.approx(equation.pot(9.4, 0.022, alpha, 6))
+
+
+def test_free_drafts_that_are_accepted_want_the_longest():
+    answer = plan.plan(FREE, Acceptance((1.0,) * 6, measured_to=6), max_gamma=6)
+    assert answer.best.gamma == 6 and answer.worth_it
+    assert answer.best.speedup == pytest.approx(7)
+
+
+def test_costly_refused_drafts_are_turned_off():
+    c = Calibration(10.0, {2: 0.3, 6: 0.9}, gammas=(2, 6))
+    answer = plan.plan(c, Acceptance((0.02, 0.0), measured_to=2))
+    assert answer.best.gamma == 0 and not answer.worth_it
+    assert "Do not speculate" in answer.advice and "is refused" in answer.advice
+
+
+def test_a_silent_drafter_is_told_from_a_refused_one():
+    c = Calibration(10.0, {6: 0.9})
+    silent = plan.plan(c, Acceptance((0.1,), coverage=0.05, measured_to=1))
+    assert "silent on 95% of the steps" in silent.advice
+    assert "is refused" not in silent.advice
+
+
+def test_a_drafter_that_costs_wants_fewer_tokens():
+    a = Acceptance(tuple(0.8**k for k in range(1, 9)), measured_to=8)
+    cheap = plan.plan(FREE, a, max_gamma=8).best.gamma
+    dear = plan.plan(replace(FREE, draft_ms=1.5), a, max_gamma=8).best.gamma
+    assert 0 < dear < cheap == 8
+
+
+@given(st.floats(0, 1), st.integers(1, 10))
+def test_one_number_keeps_its_mean(alpha, gamma):
+    a = Acceptance.of(alpha, gamma)
+    assert sum(a.survival) / gamma == pytest.approx(alpha, abs=1e-6)
+    assert list(a.survival) == sorted(a.survival, reverse=True)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(1, 12), st.integers(1, 9999))
+def test_intervals_hold_the_value(shares, gamma, drafts):
+    a = Acceptance(tuple(sorted(shares, reverse=True)), drafts=drafts, measured_to=len(shares))
+    mean, low, high = a.accepted(gamma)
+    assert 0 <= low <= mean + 1e-9 and mean <= high + 1e-9 and high <= gamma + 1e-9
+
+
+def test_more_drafts_narrow_the_interval_and_extrapolation_widens_it():
+    few, many = (Acceptance((0.6, 0.3), drafts=n, measured_to=2) for n in (20, 2000))
+    assert few.accepted(2)[2] - few.accepted(2)[1] > many.accepted(2)[2] - many.accepted(2)[1]
+    mean, low, high = many.accepted(4)
+    # known 0.9; none further, or 0.3 for each of two more
+    assert low < 0.9 < mean < 0.9 + 2 * 0.3 < high
+
+
+def test_one_number_bounds_shorter_drafts():
+    """alpha 0.5 at gamma 4 is 2 accepted tokens: at gamma 2 at least half of them, at most 2."""
+    mean, low, high = Acceptance.of(0.5, 4).accepted(2)
+    assert (low, high) == (pytest.approx(1.0), pytest.approx(2.0)) and 1 < mean < 2
+
+
+@pytest.mark.parametrize("known", ["measured", "modelled", "extrapolated"])
+def test_says_what_is_known(known):
+    a = {
+        "measured": Acceptance((0.5,) * 6, measured_to=6),
+        "modelled": Acceptance.of(0.5, 6),
+        "extrapolated": Acceptance((0.5,), measured_to=1),
+    }[known]
+    answer = plan.plan(FREE, a, max_gamma=6)
+    assert answer.choices[6].known == known
+    assert any(word in " ".join(answer.assumed) for word in ("measured up to", "modelled from"))
+
+
+def at(batch=1.0, tpot_ms=None, gamma=2):
+    return Serving(gamma, Acceptance((0.9, 0.8), drafts=1000, measured_to=2), tpot_ms, batch)
+
+
+def test_outside_the_calibration_it_says_so():
+    c = Calibration(10.0, {2: 0.0}, batches=(1, 4), gammas=(0, 2), eager=True)
+
+    def warned(now):
+        return " ".join(plan.plan(c, now.acceptance, 2, now).warnings)
+
+    assert warned(at()) == ""
+    assert "decodes 9.0 requests at once, the calibration goes up to 4" in warned(at(batch=9))
+    expected = 10 / 2.7
+    assert warned(at(tpot_ms=expected)) == ""
+    assert "is not of this server" in warned(at(tpot_ms=2 * expected))
+    assert "CUDA graphs" in warned(at(tpot_ms=expected / 2))
+    beyond = plan.plan(c, Acceptance((1.0,) * 5, measured_to=5), 5).warnings
+    assert any("beyond the calibrated 2" in w for w in beyond)
+    bound = plan.plan(replace(c, d={2: 0.9}), at().acceptance, 2).warnings
+    assert any("bound by the device" in w for w in bound)
+    little = plan.plan(replace(c, d={2: 0.35}), Acceptance((0.4,), drafts=200, measured_to=1), 1)
+    assert any("not told from none" in w for w in little.warnings)
+    few = plan.plan(c, replace(at().acceptance, drafts=5), 2).warnings
+    assert any("only 5 drafts" in w for w in few)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Calibration(float("nan")), "not a number"),
+        (lambda: Calibration(0.0), "above 0 ms"),
+        (lambda: Calibration(1.0, {2: -1.5}), "d above -1"),
+        (lambda: Acceptance((1.2,)), "between 0 and 1"),
+        (lambda: Acceptance(()), "between 0 and 1"),
+        (lambda: Acceptance((0.2, 0.5)), "cannot rise"),
+        (lambda: Acceptance.of(0.5, 0), "gamma of 1 or more"),
+        (lambda: plan.plan(FREE, Acceptance((0.5,)), -1), "at least 1"),
+    ],
+)
+def test_bad_input(make, why):
+    with pytest.raises(SpecamortError, match=why):
+        make()
+
+
+@pytest.fixture
+def finished(root, tmp_path, monkeypatch, local):
+    synthetic.write_study(local, tmp_path / "results/local", noise=0.02)
+    tables.write_tables(local, tmp_path / "results/local")
+    monkeypatch.chdir(tmp_path)
+    return str(root / "config/local.yaml")
+
+
+def said(capsys, *arguments):
+    code = cli.main(["plan", *arguments])
+    out = capsys.readouterr()
+    return code, out.out + out.err
+
+
+def test_from_a_finished_study(finished, capsys, tmp_path):
+    code, out = said(capsys, "--study", finished, "--workload", "repeat", "--json")
+    answer = json.loads(out)
+    assert code == 0 and answer["best"]["gamma"] == 6
+    assert answer["acceptance"]["survival"] == [1.0] * 6
+    assert answer["calibration"]["source"] == "study local (synthetic), cpu-bf16, N = 1"
+    picture = tmp_path / "plan.png"
+    code, out = said(capsys, "--study", finished, "--workload", "open", "--figure", str(picture))
+    assert code == 0 and "Do not speculate" in out and picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "say what becomes of drafts with one of --url"),
+        (("--alpha", "0.5", "--at-gamma", "2"), "say what a step costs with one of --study"),
+        (("--t-base-ms", "9", "--alpha", "0.5"), "--alpha needs --at-gamma"),
+        (("--t-base-ms", "9", "--workload", "open"), "name it with --study"),
+        (("--t-base-ms", "9", "--alpha", "0.5", "--at-gamma", "2", "--d", "x"), "write it as 2:0"),
+        (("--t-base-ms", "9", "--url", "http://127.0.0.1:9"), "no answer"),
+        (("--study", "STUDY", "--workload", "none"), "it has repeat, open"),
+        (("--study", "STUDY", "--workload", "open", "--platform", "x"), "it has cpu-bf16, cpu-fp"),
+        (("--study", "STUDY", "--workload", "open", "--batch", "3"), "it has 1, 4"),
+    ],
+)
+def test_bad_questions_are_a_sentence(finished, capsys, arguments, why):
+    code, out = said(capsys, *[finished if a == "STUDY" else a for a in arguments])
+    assert code == 1 and why in out and "nobody foresaw" not in out
+
+
+def test_a_study_that_is_not_finished(root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = str(root / "config/local.yaml")
+    code, out = said(capsys, "--study", file, "--workload", "open")
+    assert code == 1 and "holds no tables; run the study first" in out
+
+
+def test_the_library_loads_no_engine():
+    loaded = "print({'vllm', 'torch', 'matplotlib', 'pandas'} & set(sys.modules))"
+    code = f"import sys; from specamort import plan; {loaded}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_what_people_meet_in_the_trackers():
+    """vllm-project/vllm#19254: n-gram, per-position 0.543, 0.357, 0.264, hundreds of requests at
+    once; #21278: draft models of 4B beside a small target, slower the more tokens they draft."""
+    small_batch = Calibration(10.0, {3: 0.02}, batches=(1, 4), gammas=(0, 3))
+    seen = Acceptance((0.543, 0.357, 0.264), drafts=129, measured_to=3)
+    busy = plan.plan(small_batch, seen, 3, Serving(3, seen, 120.0, batch=337))
+    said = " ".join(busy.warnings)
+    assert "decodes 337.0 requests at once" in said and "is not of this server" in said
+    dear = Calibration(30.0, {10: 0.1}, draft_ms=25.0)
+    drafted = plan.plan(dear, Acceptance.of(0.5, 3), 10)
+    pots = [c.pot_ms for c in drafted.choices]
+    assert drafted.best.gamma == 0 and pots[3] < pots[5] < pots[10]

@@ -131,7 +131,7 @@ def test_outside_the_calibration_it_says_so():
     assert any("beyond the calibrated 2" in w for w in beyond)
     bound = plan.plan(replace(c, d={2: 0.9}), at().acceptance, 2).warnings
     assert any("bound by the device" in w for w in bound)
-    little = plan.plan(replace(c, d={2: 0.35}), Acceptance((0.4,), drafts=200, measured_to=1), 1)
+    little = plan.plan(replace(c, d={2: 0.7}), Acceptance((0.4,), drafts=200, measured_to=1), 1)
     assert any("not told from none" in w for w in little.warnings)
     few = plan.plan(c, replace(at().acceptance, drafts=5), 2).warnings
     assert any("only 5 drafts" in w for w in few)

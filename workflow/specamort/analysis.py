@@ -365,7 +365,7 @@ def host_residuals(
         floors: `decomposition.floors`.
     """
     spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
-    spec = spec.merge(floors, on=["platform", "batch"], how="left")
+    spec = spec.merge(floors, on="platform", how="left")
     modelled = (spec["d"], spec["coverage"], spec["tau"])
     spec["host_residual_ms"] = equation.host_residual_ms(
         spec["pot_ms"], spec["t_base_ms"], *modelled

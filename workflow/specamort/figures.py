@@ -346,24 +346,23 @@ def decode_step(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
 
 
 def device_overhead(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
-    """The roofline's d against the device's own, for every gamma and platform."""
+    """Figure 7: the roofline's d against the device's own, for every gamma and platform."""
     table = frames["device_overheads"]
-    figure, panels = _panels(study, lambda n: f"batch N = {n}")
-    for ax, n in panels:
-        for i, p in enumerate(study.platforms.values()):
-            rows = table.query("platform == @p.name and batch == @n").sort_values("gamma")
-            ax.plot(
-                [0, *rows["gamma"]], [0, *rows["d_predicted"]], "-", color=COLOURS[i], linewidth=1.3
-            )
-            _points(ax, rows, "d_measured", color=COLOURS[i], marker=_marker(study, p.name))
-        ax.axhline(0, color=GREY, linewidth=0.8)
-    first = figure.axes[0]
+    figure, ax = plt.subplots(figsize=(4.4, 3.2), layout="constrained")
     for i, p in enumerate(study.platforms.values()):
-        style = {"color": COLOURS[i], "label": f"{p.label}, traced"}
-        first.plot([], [], _marker(study, p.name), **style)
-    first.plot([], [], "-", color=GREY, label="roofline")
-    figure.legend(loc="outside upper center", ncols=3)
-    first.set_ylabel("verify overhead d of the device")
+        rows = table.query("platform == @p.name").sort_values("gamma")
+        ax.plot(
+            [0, *rows["gamma"]], [0, *rows["d_predicted"]], "-", color=COLOURS[i], linewidth=1.3
+        )
+        style = {"color": COLOURS[i], "marker": _marker(study, p.name)}
+        _points(ax, rows, "d_measured", **style, label=f"{p.label}, traced")
+    ax.axhline(0, color=GREY, linewidth=0.8)
+    ax.plot([], [], "-", color=GREY, label="roofline")
+    ax.legend(loc="upper left")
+    ax.set_title(f"batch N = {min(study.batches)}")
+    ax.set_xticks(study.gammas)
+    ax.set_xlabel("draft length γ")
+    ax.set_ylabel("verify overhead d of the device")
     return figure
 
 

@@ -138,8 +138,9 @@ class Study:
 
     @property
     def trace_cells(self) -> list[TraceCell]:
-        """Each model's decode step, and the own model's verify steps, by model and gamma."""
-        verify = product([self.model.name], [self.context_tokens], self.batches, self.gammas)
+        """Each model's decode step, and the own model's verify steps at the smallest batch."""
+        smallest = [min(self.batches)]
+        verify = product([self.model.name], [self.context_tokens], smallest, self.gammas)
         decode = product(self.models, [self.profile.context_tokens], [1], [0])
         cells = dict.fromkeys(TraceCell(*c) for c in (*verify, *decode))
         return sorted(cells, key=lambda c: (list(self.models).index(c.model), c.gamma))

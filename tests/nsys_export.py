@@ -96,6 +96,7 @@ def write(
             clock[d] = start + 500
         phase = f"0(0)_generation_1({rows})" if step else "1(256)_generation_0(0)"
         marked.append((begin, max(clock.values()), f"execute_context_{phase}"))
+    kernels.sort()
     if shuffled:
         rng.shuffle(kernels)
     for table, made in (("KERNEL", kernels), ("MEMCPY", copies)):

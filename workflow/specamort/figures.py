@@ -318,6 +318,7 @@ def decode_step(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
             color=COLOURS[1],
             markersize=26,
             markeredgewidth=2,
+            zorder=3,
             label="untraced step",
         )
         for i, row in rows.iterrows():

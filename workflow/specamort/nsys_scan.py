@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 _DEVICES = 64
-_ROW, _READONLY = 100, 1
+_ROW = 100
+_READONLY_NOMUTEX = 0x1 | 0x8000  # a connection is one thread's, and locks cost as much as rows
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -89,7 +90,7 @@ class _Statements:
 
 def _open(library, path: Path) -> int:
     database = ctypes.c_size_t()
-    if library.sqlite3_open_v2(str(path).encode(), ctypes.byref(database), _READONLY, None):
+    if library.sqlite3_open_v2(str(path).encode(), ctypes.byref(database), _READONLY_NOMUTEX, None):
         raise OutOfOrder
     return database.value
 

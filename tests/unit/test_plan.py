@@ -64,6 +64,18 @@ def test_a_silent_drafter_is_told_from_a_refused_one():
     assert "is refused" not in silent.advice
 
 
+def test_a_gain_within_the_calibrations_own_error_is_none():
+    """1.04x is no reason to speculate where predictions are good to 6%; to 1%, it is."""
+    c = Calibration(10.0, {1: 0.25})
+    a = Acceptance((0.3,), measured_to=1)  # 12.5 ms for 1.3 tokens: 1.04x
+    vague, sharp = (plan.plan(replace(c, error=e), a, 1) for e in (0.06, 0.01))
+    assert not vague.worth_it and "predictions are good to 6.0%" in vague.advice
+    assert sharp.worth_it and sharp.best.gamma == 1
+    wide, narrow = vague.choices[1], sharp.choices[1]
+    assert wide.pot_high_ms - wide.pot_low_ms > narrow.pot_high_ms - narrow.pot_low_ms
+    assert wide.speedup_low < 1 < narrow.speedup_low
+
+
 def test_a_drafter_that_costs_wants_fewer_tokens():
     a = Acceptance(tuple(0.8**k for k in range(1, 9)), measured_to=8)
     cheap = plan.plan(FREE, a, max_gamma=8).best.gamma

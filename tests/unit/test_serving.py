@@ -109,7 +109,9 @@ def test_bad_scrapes(text, why):
 
 def test_counters_at_zero():
     idle = serving.parse(scrape(drafts=0, survivals=(0, 0)), "here")
-    with pytest.raises(SpecamortError, match="no draft was counted yet; send it traffic"):
+    with pytest.raises(
+        SpecamortError, match="no draft was counted since it started; send it traffic"
+    ):
         serving.read(idle)
     with pytest.raises(SpecamortError, match="no draft was counted in 5 s"):
         serving.read(serving.difference(idle, idle, 5))

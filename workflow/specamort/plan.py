@@ -41,6 +41,8 @@ class Calibration:
         batches: the batch sizes it was calibrated for, empty if unknown.
         gammas: the draft lengths it was calibrated for, empty if unknown.
         eager: whether without CUDA graphs, null if unknown.
+        error: how far its predictions were off where they were held out, as a share; a gain below
+            that is not told from none.
         source: where it is from, for the reader.
     """
 
@@ -53,10 +55,18 @@ class Calibration:
     batches: tuple[int, ...] = ()
     gammas: tuple[int, ...] = ()
     eager: bool | None = None
+    error: float = 0.0
     source: str = "by hand"
 
     def __post_init__(self):
-        values = [self.t_base_ms, self.h0_ms, self.h1_ms, self.draft_ms, *self.d.values()]
+        values = [
+            self.error,
+            self.t_base_ms,
+            self.h0_ms,
+            self.h1_ms,
+            self.draft_ms,
+            *self.d.values(),
+        ]
         if not np.isfinite(values).all():
             raise SpecamortError("the calibration holds a value that is not a number")
         if self.t_base_ms <= 0 or self.draft_ms < 0 or any(v <= -1 for v in self.d.values()):
@@ -212,7 +222,6 @@ class Serving:
     acceptance: Acceptance
     tpot_ms: float | None
     batch: float
-    window_s: float | None = None
 
 
 def overview(answer: Plan, serving: Serving | None = None) -> str:
@@ -274,14 +283,14 @@ def plan(
         raise SpecamortError("the longest draft length is at least 1")
     choices = [_choice(calibration, acceptance, g) for g in range(longest + 1)]
     best = min(choices, key=lambda c: c.pot_ms)
-    worth_it = best.gamma > 0 and best.speedup > 1 + _WORTH
+    worth_it = best.gamma > 0 and best.speedup > 1 + max(_WORTH, calibration.error)
     if not worth_it:
         best = choices[0]
     return Plan(
         choices=choices,
         best=best,
         worth_it=worth_it,
-        advice=_advice(acceptance, best, choices),
+        advice=_advice(calibration, acceptance, best, choices),
         assumed=_assumed(calibration, acceptance),
         warnings=_warnings(calibration, acceptance, best, serving),
         calibration=calibration,
@@ -298,7 +307,13 @@ def _choice(calibration: Calibration, acceptance: Acceptance, gamma: int) -> Cho
         a, b = calibration.t_base_range_ms
         scatter = (b - a) / 2 / base
     by_acceptance = [pot_ms(calibration, acceptance, gamma, x) for x in (high, low)]
-    below, above = (sqrt((value - x) ** 2 + (scatter * value) ** 2) for x in by_acceptance)
+    error = calibration.error if gamma else 0.0
+    below, above = (
+        sqrt((value - x) ** 2 + (scatter * value) ** 2 + (error * value) ** 2)
+        for x in by_acceptance
+    )
+    # t_base is in numerator and denominator, so its scatter cancels
+    slower, faster = (sqrt((x / value - 1) ** 2 + error**2) for x in reversed(by_acceptance))
     following = pot_ms(calibration, acceptance, gamma + 1, acceptance.accepted(gamma + 1)[0])
     measured = gamma <= acceptance.measured_to
     modelled = "modelled" if gamma <= len(acceptance.survival) else "extrapolated"
@@ -308,9 +323,8 @@ def _choice(calibration: Calibration, acceptance: Acceptance, gamma: int) -> Cho
         pot_low_ms=value - below,
         pot_high_ms=value + above,
         speedup=base / value,
-        # t_base is in both, so its scatter cancels
-        speedup_low=base / by_acceptance[1],
-        speedup_high=base / by_acceptance[0],
+        speedup_low=base / value / (1 + slower),
+        speedup_high=base / value * (1 + faster),
         next_token_ms=value - following,
         accepted=mean,
         break_even=max(calibration.verify_ms(gamma) / base, 0.0),
@@ -318,7 +332,9 @@ def _choice(calibration: Calibration, acceptance: Acceptance, gamma: int) -> Cho
     )
 
 
-def _advice(acceptance: Acceptance, best: Choice, choices: list[Choice]) -> str:
+def _advice(
+    calibration: Calibration, acceptance: Acceptance, best: Choice, choices: list[Choice]
+) -> str:
     if best.gamma:
         said = f"Speculate with gamma {best.gamma}: {best.speedup:.2f}x as fast per token"
         near = [c.gamma for c in choices if 0 < c.gamma < best.gamma]
@@ -327,9 +343,14 @@ def _advice(acceptance: Acceptance, best: Choice, choices: list[Choice]) -> str:
     tried = min(choices[1:], key=lambda c: c.pot_ms)
     said = (
         f"Do not speculate: the best draft length, {tried.gamma}, would be {tried.speedup:.2f}x as "
-        f"fast; it needs {tried.break_even:.2f} accepted tokens a draft to break even and gets "
-        f"{tried.accepted:.2f}."
     )
+    if tried.speedup > 1:
+        said += f"fast, and predictions are good to {100 * max(_WORTH, calibration.error):.1f}%."
+    else:
+        said += (
+            f"fast; it needs {tried.break_even:.2f} accepted tokens a draft to break even and gets "
+            f"{tried.accepted:.2f}."
+        )
     if acceptance.coverage < _SILENT:
         return said + (
             f" The drafter is silent on {100 * (1 - acceptance.coverage):.0f}% of the steps: give "
@@ -343,6 +364,11 @@ def _assumed(calibration: Calibration, acceptance: Acceptance) -> list[str]:
         f"cost of a step: {calibration.source}; t_base {calibration.t_base_ms:.3g} ms",
         f"acceptance: {acceptance.source}; coverage {acceptance.coverage:.2f}",
     ]
+    if calibration.error:
+        said.append(
+            f"predictions are good to {100 * calibration.error:.1f}%, the calibration's held-out "
+            "error, which the intervals include"
+        )
     if not calibration.d:
         said.append("verifying costs nothing (no d was given)")
     if calibration.draft_ms == 0:

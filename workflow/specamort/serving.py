@@ -44,7 +44,7 @@ class Counters:
     tpot_count: float
     per_position: tuple[float, ...]
     source: str
-    seconds: float | None = None
+    over: str = "since it started"
 
 
 def watch(url: str, window_s: float, sleep=time.sleep, **choice) -> Counters:
@@ -140,7 +140,8 @@ def difference(before: Counters, after: Counters, seconds: float | None = None) 
             f"{after.source}: counters fell between the scrapes, the server was restarted; take "
             "two of one run"
         )
-    return Counters(**values, per_position=positions, source=after.source, seconds=seconds)
+    over = "between two scrapes" if seconds is None else f"in {seconds:g} s"
+    return Counters(**values, per_position=positions, source=after.source, over=over)
 
 
 def read(counted: Counters) -> Serving:
@@ -150,9 +151,8 @@ def read(counted: Counters) -> Serving:
         SpecamortError: nothing was drafted.
     """
     if counted.drafts <= 0:
-        during = f"in {counted.seconds:g} s" if counted.seconds else "yet"
         raise SpecamortError(
-            f"{counted.source}: no draft was counted {during}; send it traffic, or watch for "
+            f"{counted.source}: no draft was counted {counted.over}; send it traffic, or watch for "
             "longer (--window)"
         )
     # a request's decode step emits one token and those accepted; the first token is prefill's
@@ -162,8 +162,7 @@ def read(counted: Counters) -> Serving:
     about = {
         "coverage": coverage,
         "drafts": int(counted.drafts),
-        "source": f"{counted.source}, {counted.drafts:.0f} drafts"
-        + (f" in {counted.seconds:g} s" if counted.seconds else " since it started"),
+        "source": f"{counted.source}, {counted.drafts:.0f} drafts {counted.over}",
     }
     if counted.per_position:
         survival = tuple(min(n / counted.drafts, 1.0) for n in counted.per_position)
@@ -175,7 +174,6 @@ def read(counted: Counters) -> Serving:
         acceptance=acceptance,
         tpot_ms=1e3 * counted.tpot_sum / counted.tpot_count if counted.tpot_count else None,
         batch=max(steps, 0.0) / counted.steps if counted.steps else 0.0,
-        window_s=counted.seconds,
     )
 
 

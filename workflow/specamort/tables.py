@@ -184,6 +184,9 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     base = cells.query("gamma == 0")
     d = read_table(results, "overheads").query("platform == @platform and batch == @batch")
     host = read_table(results, "host_terms").set_index("form").loc["exact_divisor"]
+    errors = read_table(results, "errors").query(
+        "cells_of == 'held out' and workload == 'all' and predictor == 'exact_divisor_host'"
+    )
     synthetic = " (synthetic)" if (cells["origin"] == "synthetic").any() else ""
     return Calibration(
         t_base_ms=float(base["pot_ms"].median()),
@@ -194,6 +197,7 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
         batches=study.batches,
         gammas=study.gammas,
         eager=study.engine["enforce_eager"],
+        error=float(errors["mape_pct"].max()) / 100 if len(errors) else 0.0,
         source=f"study {study.name}{synthetic}, {platform}, N = {batch}",
     )
 

@@ -186,7 +186,7 @@ def test_a_launched_study(undisturbed):
     }
     assert len(by_block) == len(STUDY.platforms)
     out = checkout.specamort("status")
-    assert "14 of 14 cells done" in out and "GPU-hours so far" in out
+    assert re.search(r"(\d+) of \1 cells done", out) and "GPU-hours so far" in out
 
 
 def scancel(platform, job):

@@ -19,19 +19,19 @@ FREE = Calibration(t_base_ms=10.0, d={6: 0.0})
 
 def test_by_hand():
     """t_base 10, d(2) 0.2, h 1, draft 0.5 a token, c 0.5, a = (0.8, 0.4): per step
-    10 + 0.5 (2 + 1 + 1) = 12 ms for 1 + 0.5 x 1.2 = 1.6 tokens."""
+    10 + 0.5 (2 + 1) + 1 = 12.5 ms for 1 + 0.5 x 1.2 = 1.6 tokens."""
     c = Calibration(10.0, {2: 0.2}, h0_ms=1.0, draft_ms=0.5)
     a = Acceptance((0.8, 0.4), coverage=0.5, measured_to=2)
     two = plan.plan(c, a, max_gamma=2).choices[2]
-    assert two.pot_ms == pytest.approx(7.5) and two.speedup == pytest.approx(10 / 7.5)
-    # what a draft must have accepted for its 4 ms: 0.4 of a step of 10 ms
-    assert two.break_even == pytest.approx(0.4)
+    assert two.pot_ms == pytest.approx(7.8125) and two.speedup == pytest.approx(1.28)
+    # half the steps must save 2.5 ms: half a token of 10 ms each
+    assert two.break_even == pytest.approx(0.5)
     at_break_even = plan.pot_ms(c, a, 2, two.break_even)
     assert at_break_even == pytest.approx(10.0)
     one = plan.plan(c, a, max_gamma=2).choices[1]
-    # 10 + 0.5 (1 + 1 + 0.5) = 11.25 ms for 1.4 tokens; one more token: to 7.5
-    assert one.pot_ms == pytest.approx(11.25 / 1.4)
-    assert one.next_token_ms == pytest.approx(11.25 / 1.4 - 7.5)
+    # 10 + 0.5 (1 + 0.5) + 1 = 11.75 ms for 1.4 tokens; one more token: to 7.8125
+    assert one.pot_ms == pytest.approx(11.75 / 1.4)
+    assert one.next_token_ms == pytest.approx(11.75 / 1.4 - 7.8125)
 
 
 def test_it_is_the_studys_equation_where_that_holds():

@@ -468,15 +468,27 @@ def plan_map(answer: Plan, serving: Serving | None = None) -> Figure:
         if speedup.min() < 1 < speedup.max() and len(gammas) > 1:
             ax.contour(gammas, shares, speedup, [1], colors="black", linewidths=1.5)
         own = [(c.gamma, c.accepted / c.gamma) for c in answer.choices[1:]]
-        ax.plot(*zip(*own, strict=True), "k.--", linewidth=0.8, label="this traffic")
+        ax.plot(*zip(*own, strict=True), "k.--", linewidth=0.8, clip_on=False, label="this traffic")
         if answer.best.gamma:
             best = answer.best
-            ax.plot(best.gamma, best.accepted / best.gamma, "k*", markersize=12, label="best")
+            ax.plot(
+                best.gamma,
+                best.accepted / best.gamma,
+                "k*",
+                markersize=12,
+                clip_on=False,
+                label="best",
+            )
         if serving:
             at = serving.acceptance.accepted(serving.gamma)[0] / serving.gamma
-            style = {"markersize": 9, "markeredgecolor": "black", "markerfacecolor": "white"}
+            style = {
+                "clip_on": False,
+                "markersize": 9,
+                "markeredgecolor": "black",
+                "markerfacecolor": "white",
+            }
             ax.plot(serving.gamma, at, "o", **style, label="the server now")
-        figure.colorbar(mesh, label=f"speedup (coverage {coverage:.2f}); black line: none")
+        figure.colorbar(mesh, label=f"speedup (coverage {coverage:.2f}); black line: no gain")
         ax.set_xticks(gammas)
         ax.set_xlabel("draft length γ")
         ax.set_ylabel("accepted share of a draft")

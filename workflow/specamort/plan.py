@@ -83,12 +83,16 @@ class Calibration:
         (x0, x1), slope = xs[-2:], known[xs[-1]] - known[xs[-2]]
         return known[x1] + slope * (gamma - x1) / (x1 - x0)
 
-    def verify_ms(self, gamma: int) -> float:
-        """What a step with a draft takes more than one without."""
+    def extra_ms(self, gamma: int, coverage: float) -> float:
+        """What the mean decode step takes more than without speculation.
+
+        Verifying and drafting are paid by the steps that have a draft, h by every step, as it is
+        calibrated (`analysis.host_terms`).
+        """
         if gamma == 0:
             return 0.0
-        host = self.h0_ms + self.h1_ms * gamma
-        return self.t_base_ms * self.overhead(gamma) + host + self.draft_ms * gamma
+        per_draft = self.t_base_ms * self.overhead(gamma) + self.draft_ms * gamma
+        return coverage * per_draft + self.h0_ms + self.h1_ms * gamma
 
 
 @dataclass(frozen=True)
@@ -260,7 +264,7 @@ def tau(acceptance: Acceptance, gamma: int, accepted: float) -> float:
 
 def pot_ms(calibration: Calibration, acceptance: Acceptance, gamma: int, accepted: float) -> float:
     """Latency per output token; see the module's equation."""
-    step = calibration.t_base_ms + acceptance.coverage * calibration.verify_ms(gamma)
+    step = calibration.t_base_ms + calibration.extra_ms(gamma, acceptance.coverage)
     return step / tau(acceptance, gamma, accepted)
 
 
@@ -327,7 +331,11 @@ def _choice(calibration: Calibration, acceptance: Acceptance, gamma: int) -> Cho
         speedup_high=base / value * (1 + faster),
         next_token_ms=value - following,
         accepted=mean,
-        break_even=max(calibration.verify_ms(gamma) / base, 0.0),
+        break_even=max(
+            calibration.extra_ms(gamma, acceptance.coverage) / (acceptance.coverage * base), 0.0
+        )
+        if acceptance.coverage
+        else float("inf"),
         known="measured" if measured else modelled,
     )
 

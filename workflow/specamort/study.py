@@ -166,37 +166,33 @@ class Study:
 
     def settings(self, platform: str, cell: Cell) -> dict:
         """Everything a measured number of `cell` depends on, and nothing else."""
-        p, w = self.platforms[platform], self.workloads[cell.workload]
-        return {
+        return self._where(platform, self.workloads[cell.workload], cell) | {
             "model": asdict(self.model),
-            "platform": {k: getattr(p, k) for k in ("name", "device", "dtype", "gpu", "threads")},
-            "workload": {k: getattr(w, k) for k in ("name", "kind", "chat", "text", "sampling")},
-            "text_sha256": hashlib.sha256(read_text(w.text).encode()).hexdigest(),
-            "batch": cell.batch,
-            "gamma": cell.gamma,
             "context_tokens": self.context_tokens,
             "output_tokens": self.tokens_to_generate(cell.gamma),
             "warmup": self.warmup,
             "repetitions": self.repetitions,
             "seed": self.seed,
-            "drafter": self.drafter,
-            "engine": self.engine,
         }
 
     def trace_settings(self, platform: str, cell: TraceCell) -> dict:
         """Everything the traces of `cell` depend on, and nothing else."""
-        p, w = self.platforms[platform], self.copied
-        return {
+        return self._where(platform, self.copied, cell) | {
             "model": asdict(self.models[cell.model]),
+            "context_tokens": cell.context_tokens,
+            "tokens": self.trace_tokens(cell.gamma),
+            "tracer": self.profile.tracer,
+            "pairs": self.profile.pairs,
+        }
+
+    def _where(self, platform: str, workload: Workload, cell: Cell | TraceCell) -> dict:
+        p, w = self.platforms[platform], workload
+        return {
             "platform": {k: getattr(p, k) for k in ("name", "device", "dtype", "gpu", "threads")},
             "workload": {k: getattr(w, k) for k in ("name", "kind", "chat", "text", "sampling")},
             "text_sha256": hashlib.sha256(read_text(w.text).encode()).hexdigest(),
             "batch": cell.batch,
             "gamma": cell.gamma,
-            "context_tokens": cell.context_tokens,
-            "tokens": self.trace_tokens(cell.gamma),
-            "tracer": self.profile.tracer,
-            "pairs": self.profile.pairs,
             "drafter": self.drafter,
             "engine": self.engine,
         }

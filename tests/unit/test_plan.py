@@ -54,14 +54,17 @@ def test_costly_refused_drafts_are_turned_off():
     c = Calibration(10.0, {2: 0.3, 6: 0.9}, gammas=(2, 6))
     answer = plan.plan(c, Acceptance((0.02, 0.0), measured_to=2))
     assert answer.best.gamma == 0 and not answer.worth_it
-    assert "Do not speculate" in answer.advice and "is refused" in answer.advice
+    assert "Do not speculate" in answer.advice and "Its drafts are refused" in answer.advice
 
 
 def test_a_silent_drafter_is_told_from_a_refused_one():
-    c = Calibration(10.0, {6: 0.9})
-    silent = plan.plan(c, Acceptance((0.1,), coverage=0.05, measured_to=1))
-    assert "silent on 95% of the steps" in silent.advice
-    assert "is refused" not in silent.advice
+    c = Calibration(10.0, {1: 0.9}, h0_ms=1.0)
+    silent = plan.plan(c, Acceptance((0.9,), coverage=0.05, measured_to=1), 1).advice
+    assert "silent on 95% of the steps, though what it proposes holds" in silent
+    both = plan.plan(c, Acceptance((0.1,), coverage=0.3, measured_to=1), 1).advice
+    assert "silent on 70% of the steps, and refused on most others" in both
+    dear = plan.plan(replace(c, draft_ms=20.0), Acceptance((0.9,), measured_to=1), 1).advice
+    assert "costs more than they save" in dear
 
 
 def test_a_gain_within_the_calibrations_own_error_is_none():

@@ -25,6 +25,7 @@ LEVEL = 0.95
 _Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 _WORTH = 0.005  # a speedup below this is not told from none
 _SILENT = 0.5  # a drafter that proposes on fewer steps has nothing to look up
+_REFUSED = 0.3  # a first draft token that holds less often is refused, by and large
 _FEW_DRAFTS = 100
 
 
@@ -359,12 +360,18 @@ def _advice(
             f"fast; it needs {tried.break_even:.2f} accepted tokens a draft to break even and gets "
             f"{tried.accepted:.2f}."
         )
+    silent = f"The drafter is silent on {100 * (1 - acceptance.coverage):.0f}% of the steps"
+    if acceptance.survival[0] < _REFUSED:
+        refused = "Its drafts are refused"
+        if acceptance.coverage < _SILENT:
+            refused = f"{silent}, and refused on most others"
+        return f"{said} {refused}: another drafter, or none, for this traffic."
     if acceptance.coverage < _SILENT:
-        return said + (
-            f" The drafter is silent on {100 * (1 - acceptance.coverage):.0f}% of the steps: give "
-            "it more to look up (a longer window, a draft model) rather than fewer tokens."
+        return (
+            f"{said} {silent}, though what it proposes holds: give it more to look up (a wider "
+            "window, a draft model)."
         )
-    return said + " It proposes, and is refused: another drafter, or none, for this traffic."
+    return f"{said} Drafts hold, but verifying or drafting costs more than they save."
 
 
 def _assumed(calibration: Calibration, acceptance: Acceptance) -> list[str]:

@@ -42,6 +42,8 @@ lint: env
 bench: env  ## the figures of docs/benchmarks.md
 	$(BIN)/python benchmarks/harness.py
 	PYTHONPATH=tests $(BIN)/python benchmarks/analysis.py
+	PYTHONPATH=tests $(BIN)/python benchmarks/traces.py
+	$(BIN)/python benchmarks/scale.py
 
 clean:
 	rm -rf .venv .snakemake

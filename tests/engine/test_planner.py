@@ -1,6 +1,7 @@
 """The planner on a real server: two kinds of traffic, two different answers."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,6 +49,14 @@ def test_two_kinds_of_traffic(tmp_path, monkeypatch, capsys):
         assert cli.main(["plan", *by_hand, *saved]) == 0
         said = json.loads(capsys.readouterr().out)
         assert said["acceptance"]["survival"] == list(now.acceptance.survival)
+        copied = study.copied
+        more = [prompt(tokenizer, copied, i, study.context_tokens) for i in range(8)]
+        with ThreadPoolExecutor() as pool:
+            busy = pool.submit(load, url, study.model.name, more, 61, copied.sampling)
+            assert cli.main(["plan", *by_hand, "--url", url, "--window", "3"]) == 0
+            busy.result()
+        live = json.loads(capsys.readouterr().out)
+        assert live["best"]["gamma"] == 6 and "in 3 s" in live["acceptance"]["source"]
         assert cli.main(["plan", *by_hand, "--url", url, "--window", "0"]) == 1
         assert "no draft was counted in 0 s" in capsys.readouterr().err
 

@@ -53,21 +53,17 @@ def draw_all(study: Study, results: Path) -> None:
         for name, draw in FIGURES.items():
             figure = draw(study, frames)
             if (frames["cells"]["origin"] == "synthetic").any():
-                figure.text(
-                    0.5,
-                    0.5,
-                    "synthetic",
-                    fontsize=48,
-                    color="#00000022",
-                    rotation=25,
-                    ha="center",
-                    va="center",
-                )
+                _mark_synthetic(figure)
             for suffix in FORMATS:
                 metadata = {"Date": None} if suffix == "svg" else None
                 with record.atomic(results / "figures" / f"{name}.{suffix}") as path:
                     figure.savefig(path, bbox_inches="tight", metadata=metadata)
             plt.close(figure)
+
+
+def _mark_synthetic(figure: Figure) -> None:
+    style = {"fontsize": 48, "color": "#00000022", "rotation": 25}
+    figure.text(0.5, 0.5, "synthetic", ha="center", va="center", **style)
 
 
 def figure_paths(results: Path) -> list[Path]:
@@ -493,6 +489,8 @@ def plan_map(answer: Plan, serving: Serving | None = None) -> Figure:
         ax.set_xlabel("draft length γ")
         ax.set_ylabel("accepted share of a draft")
         figure.legend(loc="outside upper center", ncols=3)
+        if "synthetic" in calibration.source:
+            _mark_synthetic(figure)
     return figure
 
 

@@ -171,7 +171,8 @@ def vendor_overheads(gpus: list[dict]) -> pd.DataFrame:
         for n in (1, 4):
             step = {g: device_ms(LLAMA_8B, n, g, *roof, e) for g in (0, 2, 4, 6)}
             rows += [
-                {"gpu": gpu["name"], "source": gpu["source"], "batch": n, "gamma": g}
+                {"origin": "datasheet", "gpu": gpu["name"], "source": gpu["source"]}
+                | {"batch": n, "gamma": g}
                 | {"device_ms": step[g], "d": step[g] / step[0] - 1, "study_at_most": 0.023}
                 for g in (2, 4, 6)
             ]

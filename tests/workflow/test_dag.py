@@ -94,10 +94,11 @@ def test_bad_study_is_refused_before_any_job(clone, change, sentence):
 def measured(clone):
     """The clone with every record of the small study, and the report made of them."""
     study = read_study(clone / "config/small.yaml")
-    (clone / "results/models" / study.model.name).mkdir(parents=True)
+    for model in study.models:
+        (clone / "results/models" / model).mkdir(parents=True)
     synthetic.write_study(study, clone / "results/small")
     everything = ("-c1", "--configfile", "config/small.yaml")
-    measuring = ("model", "measure", "count", "overhead", "microbench")
+    measuring = ("model", "measure", "count", "overhead", "microbench", "trace")
     touched = snakemake(clone, "--touch", *everything, "--until", *measuring)
     assert touched.returncode == 0, touched.stderr
     run = snakemake(clone, *everything)

@@ -40,7 +40,7 @@ onstart:
             raise WorkflowError(str(e)) from None
 
 
-RESULTS = Path("results") / STUDY.name
+RESULTS = STUDY.results
 KIND = "gpu" if any(p.device == "cuda" for p in STUDY.platforms.values()) else "cpu"
 ENVIRONMENT = str(Path(workflow.basedir) / f"envs/{KIND}.yaml")
 STUDY_HASH = digest(Path(STUDY.file).read_text())

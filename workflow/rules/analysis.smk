@@ -19,7 +19,10 @@ rule analyse:
         ),
         code=expand(
             "workflow/specamort/{module}.py",
-            module=["analysis", "equation", "roofline", "tables", "claims", "trace"],
+            module=[
+                *("analysis", "decomposition", "equation", "roofline", "tables"),
+                *("claims", "trace"),
+            ],
         ),
     output:
         table_paths(RESULTS),

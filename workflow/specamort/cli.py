@@ -128,27 +128,16 @@ def _divert(log: Path):
     return terminal
 
 
-def _results(study) -> Path:
-    return Path("results") / study.name
-
-
 def _job(args, terminal):
     """What every measuring command needs: study, platform, model directory, results."""
     from .models import model_dir
     from .orphans import sweep
 
     study = read_study(args.study)
-    try:
-        platform = study.platforms[args.platform]
-    except KeyError:
-        known = ", ".join(study.platforms)
-        raise SpecamortError(
-            f"{args.study}: no platform {args.platform!r}; it has {known}"
-        ) from None
-    results = _results(study)
-    if killed := sweep((results / "logs").resolve()):
+    platform = study.platform(args.platform)
+    if killed := sweep((study.results / "logs").resolve()):
         print(f"specamort: ended {len(killed)} processes of a killed job", file=terminal)
-    return study, platform, model_dir(study.model), results
+    return study, platform, model_dir(study.model), study.results
 
 
 def _check(args, terminal) -> None:
@@ -165,7 +154,7 @@ def _preflight(args, terminal) -> None:
     from .preflight import preflight
 
     study = read_study(args.study)
-    checks = preflight(study, read_cluster(args.cluster, study), _results(study))
+    checks = preflight(study, read_cluster(args.cluster, study), study.results)
     print(*checks, sep="\n")
     if wrong := sum(c.fix is not None for c in checks):
         raise SpecamortError(f"{wrong} of {len(checks)} to fix before you submit")
@@ -180,9 +169,9 @@ def _launch(args, terminal) -> None:
     cluster = read_cluster(args.cluster, study)
     if running := controller(study.name):
         print(f"the controller of {study.name} is already there: job {running}")
-        log = next(iter((_results(study) / "controller").glob(f"{running}_*.out")), None)
+        log = next(iter((study.results / "controller").glob(f"{running}_*.out")), None)
     else:
-        running, log = launch(study, cluster, _results(study), args.snakemake)
+        running, log = launch(study, cluster, study.results, args.snakemake)
         print(f"submitted the controller of {study.name}: job {running}")
         if not user_setting("mail"):
             print(f"to hear when it ends, put `mail: YOURS` into {USER_FILE}")
@@ -202,7 +191,7 @@ def _status(args, terminal) -> None:
     except SpecamortError as e:
         print(f"SLURM's queue is not known ({e}); records only")
         live = []
-    table = status.blocks(study, _results(study), live, slurm.failed_jobs(home))
+    table = status.blocks(study, study.results, live, slurm.failed_jobs(home))
     spent = slurm.gpu_hours(set().union(*table["spent_by"]))
     print(status.overview(table, spent))
 
@@ -230,7 +219,7 @@ def _measure(args, terminal) -> None:
 def _remeasure(args, terminal) -> None:
     from .measure import set_marked_aside
 
-    moved = set_marked_aside(_results(read_study(args.study)))
+    moved = set_marked_aside(read_study(args.study).results)
     print(*moved, sep="\n")
     print(f"{len(moved)} records of throttled or shared cells moved to raw/superseded")
 
@@ -258,7 +247,7 @@ def _trace_engine(args, terminal) -> None:
     from .profile import write_runs
 
     study = read_study(args.study)
-    write_runs(study, study.platforms[args.platform], args.cell, args.output)
+    write_runs(study, study.platform(args.platform), args.cell, args.output)
 
 
 def _microbench(args, terminal) -> None:
@@ -297,7 +286,7 @@ def _plan(args, terminal) -> None:
     elif args.workload:
         if study is None:
             raise SpecamortError("--workload is of a study; name it with --study")
-        acceptance = read_acceptance(study, _results(study), args.workload)
+        acceptance = read_acceptance(study, study.results, args.workload)
     else:
         if args.at_gamma is None:
             raise SpecamortError("--alpha needs --at-gamma, the draft length it was read at")
@@ -310,7 +299,7 @@ def _plan(args, terminal) -> None:
             near = now.batch if now else 1
             batch = min(study.batches, key=lambda n: abs(n - near))
         platform = args.platform or study.calibration.name
-        calibration = read_calibration(study, _results(study), platform, batch)
+        calibration = read_calibration(study, study.results, platform, batch)
     else:
         calibration = Calibration(args.t_base_ms, _overheads(args.d), h0_ms=args.h_ms)
     if args.draft_ms is not None:
@@ -335,21 +324,21 @@ def _analyse(args, terminal) -> None:
     from .tables import write_tables
 
     study = read_study(args.study)
-    write_tables(study, _results(study))
+    write_tables(study, study.results)
 
 
 def _figures(args, terminal) -> None:
     from .figures import draw_all
 
     study = read_study(args.study)
-    draw_all(study, _results(study))
+    draw_all(study, study.results)
 
 
 def _report(args, terminal) -> None:
     from .report import write_report
 
     study = read_study(args.study)
-    write_report(study, _results(study))
+    write_report(study, study.results)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .cluster import Cluster, user_setting
 from .errors import SpecamortError
-from .models import model_dir
+from .models import is_there, model_dir
 from .preflight import require_site
 from .slurm import controller_name, live_jobs
 from .status import blocks
@@ -38,9 +38,9 @@ class Controller:
 
     def _wait_for_leftovers(self) -> None:
         """While jobs of an earlier controller are doing all that is left, they need no second."""
-        study, results = read_study(self._study), Path("results")
+        study = read_study(self._study)
         while True:
-            table = blocks(study, results / study.name, live_jobs(Path.cwd()), {})
+            table = blocks(study, study.results, live_jobs(Path.cwd()), {})
             left = set(table.loc[table["state"] != "done", "state"])
             if not left or not left <= {"running", "queued"}:
                 return
@@ -70,11 +70,11 @@ def launch(study: Study, cluster: Cluster, results: Path, arguments: list[str]) 
     from submitit.core.utils import FailedJobError
 
     require_site(study, cluster)
-    for model in map(model_dir, study.models.values()):
-        if not (model / "config.json").is_file():
+    for model in study.models.values():
+        if not is_there(model):
             raise SpecamortError(
-                f"{model}: is not there; run `specamort model --study {study.file}` where there "
-                "is a network; nothing was submitted"
+                f"{model_dir(model)}: is not there; run `specamort model --study {study.file}` "
+                "where there is a network; nothing was submitted"
             )
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
     command += ["--config", f"cluster={cluster.file}", "--nolock", *arguments]

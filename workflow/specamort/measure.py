@@ -104,7 +104,7 @@ def overhead(
 def set_marked_aside(results: Path) -> list[Path]:
     """Move timing records of throttled or shared cells aside, so that they are measured again."""
     moved = []
-    for path in sorted((results / "raw" / "timing").glob("*/r*/**/*-g*.json")):
+    for path in _timing_paths(results):
         if marks(record.read(path).get("device_state")):
             record.set_aside(path)
             moved.append(path)
@@ -276,10 +276,14 @@ def _places(home: Path, cell: Any) -> list[Path]:
     return [p for p in (home / name, home / "partial" / name) if p.exists()]
 
 
+def _timing_paths(results: Path) -> list[Path]:
+    """Every timing record, in its place or in `partial/`."""
+    return sorted((results / "raw" / "timing").glob("*/r*/**/*-g*.json"))
+
+
 def _progress(study: Study, results: Path, stream) -> tqdm:
     """A bar over all timed cells of the study, so that its estimate is the study's."""
-    timing = results / "raw" / "timing"
-    done = sum(1 for _ in timing.glob("*/r*/**/*-g*.json"))
+    done = len(_timing_paths(results))
     total = len(study.platforms) * study.replicates * len(study.cells)
     return tqdm(
         total=total, initial=min(done, total), unit="cell", file=stream, disable=stream is None

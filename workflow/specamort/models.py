@@ -16,6 +16,10 @@ def model_dir(model: Model) -> Path:
     return Path("results") / "models" / model.name
 
 
+def is_there(model: Model) -> bool:
+    return (model_dir(model) / "config.json").is_file()
+
+
 def fetch(model: Model, target: Path, like: Path | None = None) -> None:
     """Make `target`, whole or not at all.
 

@@ -161,7 +161,7 @@ class Acceptance:
         if self.drafts:
             # var of the accepted length L, from P(L >= k) = a_k
             second = sum((2 * k - 1) * a for k, a in enumerate(shares, 1))
-            spread = _Z * sqrt(max(second - mean**2, mean * (gamma - mean) / 1e9) / self.drafts)
+            spread = _Z * sqrt(max(second - mean**2, 0.0) / self.drafts)
         low, high = max(mean - spread, 0.0), min(mean + spread, float(gamma))
         known = len(self.survival)
         if not self.measured_to and gamma < known:

@@ -12,7 +12,7 @@ from pathlib import Path
 from .cluster import USER_FILE, Cluster, user_setting
 from .engine import versions
 from .errors import SpecamortError
-from .models import model_dir
+from .models import is_there, model_dir
 from .slurm import Site, ask, read_site
 from .study import Study
 
@@ -95,8 +95,8 @@ def _here(study: Study, results: Path) -> Iterator[Check]:
     except SpecamortError as e:
         yield Check("environment", str(e))
     missing = f"run `specamort model --study {study.file}` here, where there is a network"
-    for model in map(model_dir, study.models.values()):
-        yield Check(f"model {model}", None if (model / "config.json").is_file() else missing)
+    for model in study.models.values():
+        yield Check(f"model {model_dir(model)}", None if is_there(model) else missing)
     place = next(p for p in (results.resolve(), *results.resolve().parents) if p.exists())
     kind = ask("stat", "-f", "-c", "%T", str(place)).strip()
     local = f"is on {kind}, which the nodes may not see; put the clone on a shared filesystem"

@@ -119,6 +119,21 @@ class Study:
         return {m.name: m for m in (self.model, *self.profile.models)}
 
     @property
+    def results(self) -> Path:
+        """Where everything of the study lies, from the checkout's root."""
+        return Path("results") / self.name
+
+    def platform(self, name: str) -> Platform:
+        """
+        Raises:
+            SpecamortError: the study has no platform of that name.
+        """
+        if name not in self.platforms:
+            known = ", ".join(self.platforms)
+            raise SpecamortError(f"{self.file}: no platform {name!r}; it has {known}")
+        return self.platforms[name]
+
+    @property
     def calibration(self) -> Platform:
         return next(p for p in self.platforms.values() if p.role == "calibration")
 

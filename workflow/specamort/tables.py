@@ -174,9 +174,7 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     Raises:
         SpecamortError: the study is not finished, or has no such platform or batch.
     """
-    if platform not in study.platforms:
-        known = ", ".join(study.platforms)
-        raise SpecamortError(f"{study.file}: no platform {platform!r}; it has {known}")
+    study.platform(platform)
     if batch not in study.batches:
         known = ", ".join(map(str, study.batches))
         raise SpecamortError(f"{study.file}: batch {batch} is not in it; it has {known}")

@@ -1,12 +1,14 @@
 PYTHON ?= python3
 STUDY ?= config/local.yaml
 ENV ?= cpu
-BIN := .venv/bin
+# One engine an environment: the CPU's and the GPU's builds of vLLM are one package to Python.
+VENV := $(if $(filter gpu,$(ENV)),.venv-gpu,.venv)
+BIN := $(VENV)/bin
 # The kernel drops this lock with the last process that holds it, however it ends; Snakemake's own
 # would outlive a killed run and stop the next one.
 ONE_AT_A_TIME := mkdir -p results && flock -n -E 75 results/.lock
 
-.PHONY: study env test cluster-test lint bench clean
+.PHONY: study rehearsal env test cluster-test lint bench clean
 
 study: env  ## the whole study, from nothing to results/<name>/report.html
 	@$(BIN)/specamort check --study $(STUDY)
@@ -14,12 +16,16 @@ study: env  ## the whole study, from nothing to results/<name>/report.html
 	  { s=$$?; [ $$s -ne 75 ] || echo "another study is running here; wait for it" >&2; exit $$s; }
 	@echo "report: results/$$(sed -n 's/^name: *//p' $(STUDY))/report.html"
 
-env: .venv/$(ENV)  ## the pinned environment; ENV=gpu for GPU nodes
+rehearsal: STUDY = config/study.yaml
+rehearsal: env  ## the published study without its GPUs, on this machine; STUDY=... for another
+	@$(BIN)/specamort rehearse --study $(STUDY)
 
-.venv/$(ENV): envs/$(ENV).lock envs/$(ENV).post-deploy.sh pyproject.toml
+env: $(VENV)/$(ENV)  ## the pinned environment; ENV=gpu for GPU nodes
+
+$(VENV)/$(ENV): envs/$(ENV).lock envs/$(ENV).post-deploy.sh pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	PATH=$(CURDIR)/$(BIN):$$PATH envs/$(ENV).post-deploy.sh
 	touch $@
 
@@ -46,4 +52,4 @@ bench: env  ## the figures of docs/benchmarks.md
 	$(BIN)/python benchmarks/scale.py
 
 clean:
-	rm -rf .venv .snakemake
+	rm -rf .venv .venv-gpu .snakemake

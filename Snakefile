@@ -28,8 +28,10 @@ try:
 except SpecamortError as e:
     raise WorkflowError(str(e)) from None
 
-# A platform's jobs go where the cluster file says; without one they run here.
-REQUEST = partial(requests, STUDY, CLUSTER, Path.cwd())
+# A platform's jobs go where the cluster file says; without one they run here. A rehearsal asks for
+# what its study would.
+REQUESTED = read_study(STUDY.rehearses) if STUDY.rehearses else STUDY
+REQUEST = partial(requests, REQUESTED, CLUSTER, Path.cwd())
 
 
 onstart:
@@ -40,6 +42,9 @@ onstart:
             raise WorkflowError(str(e)) from None
 
 
+# Every measuring rule needs the device, and a quiet machine, to itself: it asks for more threads
+# than a machine has and gets them all. Rehearsals measure nothing and run side by side.
+ALONE = 1 if STUDY.rehearses else 256
 RESULTS = STUDY.results
 KIND = "gpu" if any(p.device == "cuda" for p in STUDY.platforms.values()) else "cpu"
 ENVIRONMENT = str(Path(workflow.basedir) / f"envs/{KIND}.yaml")
@@ -68,6 +73,7 @@ wildcard_constraints:
 
 
 include: "workflow/rules/models.smk"
+include: "workflow/rules/self_check.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/roofline.smk"
 include: "workflow/rules/profile.smk"

@@ -27,6 +27,8 @@ def refuse(why: str):
 
 
 def profile(arguments: list[str]) -> None:
+    import synthetic
+
     split = next(i for i, a in enumerate(arguments) if not a.startswith("-"))
     options, program = arguments[:split], arguments[split:]
     given = {o for o in options if not o.startswith("--output=")}
@@ -54,7 +56,7 @@ def profile(arguments: list[str]) -> None:
                 report = {"steps": steps, "rows": rows, "seed": n}
                 Path(f"{output}.{n}.nsys-rep").write_text(json.dumps(report))
             runs[cell].append(pair)
-    Path(flags["--output"], "runs.json").write_text(json.dumps(runs))
+    Path(flags["--output"], "runs.json").write_text(json.dumps([runs, synthetic.ENGINE]))
 
 
 def export(arguments: list[str]) -> None:
@@ -68,5 +70,9 @@ def export(arguments: list[str]) -> None:
     nsys_export.write(Path(target), **json.loads(Path(report).read_text()))
 
 
+def version(arguments: list[str]) -> None:
+    print("NVIDIA Nsight Systems version 2024.5.1.113-245134619542v0")
+
+
 if __name__ == "__main__":
-    {"profile": profile, "export": export}[sys.argv[1]](sys.argv[2:])
+    {"profile": profile, "export": export, "--version": version}[sys.argv[1]](sys.argv[2:])

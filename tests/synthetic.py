@@ -48,6 +48,7 @@ def provenance(study: Study, platform: str, uuid: str | None = None) -> dict:
         "code_version": "synthetic",
         "vllm": "none",
         "torch": "none",
+        "cuda": None,
         "device": {"name": f"synthetic {platform}", "uuid": uuid or f"uuid-{platform}"},
         "driver": "none",
         "host": "nowhere",
@@ -69,6 +70,16 @@ def reading(**changed) -> dict:
         "at_ns": 0,
         "other_processes": [],
     } | changed
+
+
+ENGINE = {
+    "model_runner": "v1",
+    "runner_class": "synthetic",
+    "drafter": "synthetic",
+    "attention_backend": "synthetic",
+    "cudagraph_mode": "NONE",
+    "environment": {},
+}
 
 
 def repetition(
@@ -118,7 +129,7 @@ def timing(
     ]
     settings = study.settings(platform, cell)
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "kind": "timing",
         "origin": "synthetic",
         "study": study.name,
@@ -127,14 +138,18 @@ def timing(
         "settings_hash": digest(settings),
         "provenance": provenance(study, platform),
         "block": {"id": f"{platform}-{replicate}", "seed": "0", "gamma_order": list(study.gammas)},
-        "prompt": {"tokens": study.context_tokens, "sha256": []},
+        "prompt": {
+            "tokens": study.context_tokens,
+            "sha256": [f"{platform}-{replicate}-{i}" for i in range(cell.batch)],
+        },
+        "engine": ENGINE,
         "repetitions": runs,
     }
 
 
 def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float) -> dict:
     """A traced cell: 60% of the baseline's step is device time, of which d more is verifying."""
-    tokens = study.profile.tokens
+    tokens = study.trace_tokens(cell.gamma)
     rows = cell.batch * (cell.gamma + 1)
     device, host = 0.6 * t_base * (1 + d), 0.4 * t_base
     families = {"gemm": 0.9 * device, "attention": 0.1 * device}
@@ -152,20 +167,21 @@ def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float)
         wall = steps * (device + host)
         return {"decode_steps": steps, "wall_ms": wall, "trace": seen if traced else None}
 
-    lengths = [t - 1 for t in tokens]
+    lengths = [(t - 1) // (cell.gamma + 1) for t in tokens]
     pair = {
         "untraced": [run(n, False) for n in lengths],
         "traced": [run(n, True) for n in lengths],
     }
     settings = study.trace_settings(platform, cell)
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "kind": "trace",
         "origin": "synthetic",
         "study": study.name,
         "settings": settings,
         "settings_hash": digest(settings),
         "provenance": provenance(study, platform),
+        "engine": ENGINE,
         "trace": {
             "platform": platform,
             **vars(cell),
@@ -182,7 +198,7 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
     from specamort import analysis, record
 
     bench = microbenchmark(study)
-    d = analysis.overheads(study, dict.fromkeys(study.platforms, bench))
+    d = analysis.overheads(study, dict.fromkeys(study.platforms, bench | {"origin": "synthetic"}))
     d = d.set_index(["platform", "batch", "gamma"])["d"]
     raw = results / "raw"
     for i, p in enumerate(study.platforms):
@@ -192,8 +208,8 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
                 "kind": "microbenchmark",
                 "origin": "synthetic",
                 "study": study.name,
-                "settings": {},
-                "settings_hash": "",
+                "settings": (wanted := study.microbench_settings(p)),
+                "settings_hash": digest(wanted),
                 "provenance": provenance(study, p),
                 "microbenchmark": bench,
             },
@@ -209,5 +225,7 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
             over = float(d.get((p, c.batch, c.gamma), 0.0))
             record.write(raw / "trace" / p / f"{c}.json", trace(study, p, c, over, t_base=10.0 - i))
         if study.platforms[p].role == "calibration":
+            c = study.reading_cost_cell
+            one = timing(study, p, 0, c, float(d[p, c.batch, c.gamma]), noise)
             for state in ("on", "off"):
                 record.write(raw / "overhead" / p / f"{state}.json", one | {"kind": "overhead"})

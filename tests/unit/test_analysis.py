@@ -3,13 +3,11 @@ import random
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import synthetic
 from specamort import analysis, record, tables
-from specamort.claims import Tables, claims
 from specamort.errors import SpecamortError
 from specamort.study import Cell
 
@@ -47,10 +45,13 @@ def test_ratios_by_hand():
     assert row["beta"] == 0.6
 
 
+def hot():
+    return {"before": synthetic.reading(), "after": synthetic.reading(throttle_reasons=0x40)}
+
+
 def test_throttled_and_shared_cells_are_kept_but_left_out(local):
     """Block 0 has a throttled baseline and block 1 a shared cell; block 2 alone counts there."""
     cells = [c for c in local.cells if c.workload == "repeat" and c.batch == 1 and c.gamma < 4]
-    hot = {"before": synthetic.reading(), "after": synthetic.reading(throttle_reasons=0x40)}
     shared = {"before": synthetic.reading(other_processes=[7]), "after": synthetic.reading()}
 
     def records(states):
@@ -61,14 +62,14 @@ def test_throttled_and_shared_cells_are_kept_but_left_out(local):
                     one["device_state"] = state
                 yield one
 
-    reps = analysis.repetitions(records({(0, 0): hot, (1, 2): shared}))
+    reps = analysis.repetitions(records({(0, 0): hot(), (1, 2): shared}))
     assert set(reps["marks"]) == {"", "throttled", "shared"}
     table = analysis.cells(reps, 0).set_index("gamma")
     assert table.loc[0, "pot_ms"] == 25  # 20 and 30; 10 is throttled
     assert table.loc[2, "pot_ms"] == pytest.approx(30 / 3)
     assert table["blocks"].to_list() == [2, 1]
     assert table["blocks_left_out"].to_list() == [1, 2]
-    everywhere = analysis.repetitions(records({(r, 2): hot for r in range(3)}))
+    everywhere = analysis.repetitions(records({(r, 2): hot() for r in range(3)}))
     with pytest.raises(SpecamortError, match=r"1 cells were throttled.*repeat-n1-g2 first.*remeas"):
         analysis.cells(everywhere, 0)
 
@@ -117,14 +118,42 @@ def test_equation_is_exact_where_the_world_obeys_it(made):
     assert made["residuals"]["host_residual_ms"].abs().max() < 1e-9
 
 
-def test_synthetic_says_so_in_every_table_of_numbers(made):
-    for name in ("repetitions", "cells", "predictions", "residuals", "timing_alpha", "provenance"):
-        assert set(made[name]["origin"]) == {"synthetic"}, name
+def test_every_table_says_whose_numbers_it_holds(made):
+    for name, table in made.items():
+        expected = "datasheet" if name == "vendor_overheads" else "synthetic"
+        assert set(table["origin"]) == {expected}, name
+
+
+def test_a_row_made_of_two_origins_carries_both():
+    one = pd.DataFrame({"k": [1, 2], "origin": ["measured", "rehearsal"]})
+    other = pd.DataFrame({"k": [1, 2], "origin": ["synthetic", "rehearsal"]})
+    both = analysis.merged(one, other, on=["k"])
+    assert both["origin"].to_list() == ["measured synthetic", "rehearsal"]
+    assert analysis.not_measured([both, one]) == "rehearsal synthetic"
+    assert analysis.not_measured([one[:1]]) == ""
+
+
+def test_what_is_calibrated_on_rehearsed_cells_is_no_measurement(local):
+    """The held-out cells are measured, their prediction is not."""
+    table, d = cells_of(local, lambda gamma: 0.0)
+    table["origin"], d["origin"] = "measured", "measured"
+    table.loc[table["platform"] == local.calibration.name, "origin"] = "rehearsal"
+    calibrated = analysis.acceptance(local, table)
+    host = analysis.host_terms(local, table, calibrated, d)
+    assert set(calibrated["origin"]) == {"rehearsal"}
+    assert set(host["origin"]) == {"measured rehearsal"}
+    predicted = analysis.predictions(local, table, calibrated, d, host)
+    held = predicted.loc[predicted["held_out"], "origin"]
+    assert set(held) == {"measured rehearsal"}
+    assert set(analysis.errors(predicted)["origin"]) == {"measured rehearsal"}
 
 
 def test_circular_predictors_only_where_held_out(made, local):
     p = made["predictions"]
-    circular = p[p["predictor"].isin(["ratio_transfer", "timing_alpha"])]
+    fitted = ["ratio_transfer", "ratio_transfer_batch", "timing_alpha"]
+    fitted += ["equation_host", "exact_divisor_host"]
+    circular = p[p["predictor"].isin(fitted)]
+    assert set(circular["predictor"]) == set(fitted)
     assert set(circular["platform"]) == {x.name for x in local.heldout}
     assert set(p["calibrated_on"]) == {local.calibration.name}
 
@@ -155,7 +184,7 @@ def analysed(study, records, benches):
 def test_held_out_cells_never_leak(local, rng):
     """Change every held-out speculative cell at random: nothing calibrated moves, and neither
     does any prediction, since a held-out platform gives only its baseline and its own d."""
-    bench = synthetic.microbenchmark(local)
+    bench = synthetic.microbenchmark(local) | {"origin": "synthetic"}
     benches = dict.fromkeys(local.platforms, bench)
     d = analysis.overheads(local, benches).set_index(["platform", "batch", "gamma"])["d"]
 
@@ -186,8 +215,8 @@ def test_held_out_cells_never_leak(local, rng):
     assert not predicted_before["pot_ms"].equals(predicted_after["pot_ms"])
 
 
-def host_case(local, h):
-    """Cells of the local study that took `h(gamma)` ms a step more than the equation has."""
+def cells_of(local, h):
+    """Cells of the local study that took `h(gamma)` ms a step more than the equation, and d."""
     rows = []
     for p in local.platforms:
         for c in local.cells:
@@ -201,20 +230,40 @@ def host_case(local, h):
                 | dict(accepted=100 * alpha * c.gamma, decode_tokens=100 * tau)
                 | dict(accepted_first=100 * alpha, beta=alpha, alpha=alpha, coverage=1.0, tau=tau)
             )
-    table = pd.DataFrame(rows)
     d = pd.DataFrame(
         [
-            dict(platform=p, batch=n, gamma=g, d=0.1 * g)
+            dict(origin="synthetic", platform=p, batch=n, gamma=g, d=0.1 * g)
             for p in local.platforms
             for n in local.batches
             for g in local.gammas
         ]
     )
+    return pd.DataFrame(rows), d
+
+
+def host_case(local, h):
+    table, d = cells_of(local, h)
     calibrated = analysis.acceptance(local, table)
     host = analysis.host_terms(local, table, calibrated, d)
     errors = analysis.errors(analysis.predictions(local, table, calibrated, d, host))
     held = errors.query("cells_of == 'held out' and workload == 'all'").set_index("predictor")
     return host.set_index("form"), held["mape_pct"]
+
+
+def test_ratio_transfer_is_one_ratio_a_gamma_and_the_batchs_own_beside_it(local):
+    """Calibration speedups at gamma 6 on repeat: 5 at N = 1, 3 at N = 4; own baseline 8 ms."""
+    table, d = cells_of(local, lambda gamma: 0.0)
+    own = table["platform"] == local.calibration.name
+    top = (table["workload"] == "repeat") & (table["gamma"] == 6)
+    table.loc[own & top, "speedup"] = [5.0, 3.0]
+    table.loc[~own, ["speedup", "t_base_ms"]] = [99.0, 8.0]
+    calibrated = analysis.acceptance(local, table)
+    host = analysis.host_terms(local, table, calibrated, d)
+    p = analysis.predictions(local, table, calibrated, d, host)
+    p = p.query("workload == 'repeat' and gamma == 6").set_index(["predictor", "batch"])
+    predicted = p["predicted_ms"]
+    assert predicted["ratio_transfer"].to_dict() == {1: 8 / 4, 4: 8 / 4}
+    assert predicted["ratio_transfer_batch"].to_dict() == {1: 8 / 5, 4: pytest.approx(8 / 3)}
 
 
 def test_a_constant_host_term_is_found_and_carries_over(local):
@@ -244,9 +293,25 @@ def test_host_residuals_hold_their_interval_and_their_share(made, local):
     r = made["residuals"]
     assert (r["host_residual_ms_low"] <= r["host_residual_ms"] + 1e-9).all()
     assert (r["host_residual_ms"] <= r["host_residual_ms_high"] + 1e-9).all()
-    assert r["floor_ms"].to_list() == pytest.approx(
-        [4.0 if p == "cpu-bf16" else 3.6 for p in r["platform"]]
+    assert r["floor_ms"].to_list() == pytest.approx([4.0] * len(r))
+    own = [4.0 if p == "cpu-bf16" else 3.6 for p in r["platform"]]
+    assert r["own_floor_ms"].to_list() == pytest.approx(own)
+
+
+def test_a_residual_is_held_against_both_floors(local):
+    """h of 2 ms against 4 and 5 ms, which is 50 and 40%."""
+    table, d = cells_of(local, lambda gamma: 2.0)
+    reps = pd.DataFrame(
+        table[[*analysis.CELL, "pot_ms"]].assign(replicate=0, warmup=False, left_out=False)
     )
+    floors = pd.DataFrame({"platform": list(local.platforms), "origin": "rehearsal"})
+    floors = floors.assign(floor_ms=4.0, own_floor_ms=[4.0, 5.0])
+    r = analysis.host_residuals(reps, table, d, floors, 0)
+    assert r["host_residual_ms"].to_list() == pytest.approx([2] * len(r))
+    assert r["of_floor_pct"].to_list() == pytest.approx([50] * len(r))
+    held = r["platform"] == local.heldout[0].name
+    assert r.loc[held, "of_own_floor_pct"].to_list() == pytest.approx([40] * held.sum())
+    assert set(r["origin"]) == {"rehearsal synthetic"}
 
 
 def test_the_device_confirms_a_right_roofline(made):
@@ -272,27 +337,33 @@ def test_counter_agreement_by_hand():
         [dict(origin="synthetic", platform="p", workload="w", batch=1, gamma=2)]
     ).assign(drafted=100, accepted=50, alpha=0.5)
     run = {
+        "origin": "rehearsal",
         "cell": dict(platform="p", replicate=0, workload="w", batch=1, gamma=2),
         "repetitions": [{"counters": {"drafted": 100, "accepted": 70}}],
     }
     row = analysis.counter_agreement(table, [run]).iloc[0]
     # 0.2 over sqrt(0.6 * 0.4 * 2 / 100) = 2.89
     assert row["z"] == pytest.approx(-2.887, abs=1e-3) and row["agree"]
+    assert row["origin"] == "rehearsal synthetic" and row["marks"] == ""
     run["repetitions"][0]["counters"]["accepted"] = 90
-    assert not analysis.counter_agreement(table, [run]).iloc[0]["agree"]
+    run["device_state"] = hot()
+    row = analysis.counter_agreement(table, [run]).iloc[0]
+    assert not row["agree"] and row["marks"] == "throttled"
 
 
 def test_reading_cost_by_hand():
-    def runs(*pots):
-        return {
+    def runs(*pots, **more):
+        return more | {
+            "origin": "synthetic",
             "repetitions": [
                 {"warmup": i == 0, "sequences": [{"arrival_pot_ms": p}]} for i, p in enumerate(pots)
-            ]
+            ],
         }
 
-    cost = analysis.reading_cost(runs(99, 10.3, 10.3), runs(99, 10, 10))
+    cost = analysis.reading_cost(runs(99, 10.3, 10.3), runs(99, 10, 10, device_state=hot()))
     assert cost["cost_pct"] == pytest.approx(3)
     assert cost["cost_pct_low"] == pytest.approx(3)
+    assert cost["origin"] == "synthetic" and cost["marks"] == "throttled"
 
 
 def test_divergence_reports_the_first_difference(local):
@@ -301,7 +372,7 @@ def test_divergence_reports_the_first_difference(local):
     for run in b["repetitions"]:
         run["token_ids"] = [[1, 2, 9, 4]]
     row = analysis.divergence([a, b]).iloc[0]
-    assert row["first_difference"] == 2
+    assert row["first_difference"] == 2 and row["origin"] == "synthetic"
     c = synthetic.timing(local, "cpu-bf16", 0, Cell("open", 1, 4), 0)
     assert analysis.divergence([a, c])["first_difference"].isna().all()
 
@@ -324,25 +395,3 @@ def test_records_out_of_place_are_refused(local, tmp_path):
     one.unlink()
     with pytest.raises(SpecamortError, match="cannot be read"):
         tables.timing_records(local, tmp_path)
-
-
-def test_claims_never_print_the_studys_number_as_ours(made, local, root):
-    published = yaml.safe_load((root / "workflow/specamort/published.yaml").read_text())
-    t = Tables(
-        *[
-            made[n]
-            for n in [
-                *("cells", "acceptance", "overheads", "errors", "residuals", "timing_alpha"),
-                "steps",
-            ]
-        ]
-    )
-    got = claims(local, published, t).set_index("claim")
-    assert len(got) == len(published)
-    assert got.loc["speedup_repeat_max", "ours"] == made["cells"]["speedup"].max()
-    # 60% of a step of 10 ms on the synthetic device
-    assert got.loc["nsys_kernel_8b_ms", "ours"] == pytest.approx(6)
-    assert got.loc["nsys_host_1b_ms", "ours"] == pytest.approx(4)
-    assert got.loc["t_base_ms", "comparable"].startswith("no")
-    blank = Tables(*[f.iloc[:0] for f in vars(t).values()])
-    assert claims(local, published, blank)["ours"].isna().all()

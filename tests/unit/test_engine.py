@@ -15,7 +15,7 @@ def restored(monkeypatch):
 
 def test_inherited_thread_counts_do_not_reach_the_engine(small):
     os.environ |= {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    engine._environment(small.calibration)
+    engine._environment(small, small.calibration)
     assert not [k for k in os.environ if k.endswith("_NUM_THREADS")]
 
 
@@ -23,7 +23,7 @@ def test_more_threads_than_the_machine_has(small):
     from dataclasses import replace
 
     with pytest.raises(SpecamortError, match=r"platforms\.cpu-bf16\.threads: 4096 asked"):
-        engine._environment(replace(small.calibration, threads=4096))
+        engine._environment(small, replace(small.calibration, threads=4096))
 
 
 def test_engine_that_does_not_start_says_so_in_one_line(small, tmp_path, monkeypatch):

@@ -36,6 +36,7 @@ def fake(**changed):
         "nvmlDeviceGetName": lambda g: "NVIDIA H100 80GB HBM3",
         "nvmlDeviceGetUUID": lambda g: "GPU-1234",
         "nvmlSystemGetDriverVersion": lambda: "560.1",
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12060,
         "nvmlDeviceGetClockInfo": lambda g, kind: {1: 1980, 2: 2619}[kind],
         "nvmlDeviceGetEnforcedPowerLimit": lambda g: 700_000,
         "nvmlDeviceGetTemperature": lambda g, kind: 41,

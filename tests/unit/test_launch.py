@@ -153,6 +153,7 @@ def phoenix(site, root, tmp_path, monkeypatch):
     site(sbatch="Submitted batch job 77", srun="")
     monkeypatch.setenv("SPECAMORT_ACCOUNT", "gts-me")
     monkeypatch.setenv("SPECAMORT_MAIL", "me@example.org")
+    monkeypatch.setattr(launch, "check_prompts", lambda study: [])
     study = read_study(root / "config/study.yaml")
     for model in study.models:
         (tmp_path / "results/models" / model).mkdir(parents=True)
@@ -186,6 +187,16 @@ def test_launch_refuses_without_a_model_or_a_partition(phoenix, site, tmp_path):
     with pytest.raises(SpecamortError, match=r"partition gpu-h200: not at this site.*nothing was"):
         launch.launch(study, where, tmp_path / "results/study", [])
     assert not (tmp_path / "results").exists()
+
+
+def test_launch_refuses_a_prompt_that_cannot_be_built(phoenix, tmp_path, monkeypatch):
+    def too_short(study):
+        raise SpecamortError("workloads.open: text 'alice' gives 3 passages")
+
+    monkeypatch.setattr(launch, "check_prompts", too_short)
+    with pytest.raises(SpecamortError, match="gives 3 passages"):
+        launch.launch(*phoenix, tmp_path / "results/study", [])
+    assert not (tmp_path / "results/study").exists()
 
 
 def test_checkpoint_stops_snakemake_and_goes_on_with_the_same_command(small):

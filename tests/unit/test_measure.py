@@ -1,5 +1,6 @@
 """The measuring jobs with a stand-in for the engine; nothing here is a measurement."""
 
+import io
 import json
 import os
 import signal
@@ -10,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_workloads import Letters
 
 import synthetic
+from letters import Letters
 from specamort import measure, record
 from specamort.errors import SpecamortError
 from specamort.study import read_study
@@ -25,7 +26,7 @@ class Stub:
     fail_at: int | None = None
 
     def __init__(self, model, study, platform, gamma, statistics=True):
-        self.gamma, self.tokenizer = gamma, Letters()
+        self.gamma, self.tokenizer, self.used = gamma, Letters(), synthetic.ENGINE
         type(self).started.append(gamma)
 
     def run(self, prompts, tokens, sampling, seed):
@@ -48,16 +49,20 @@ def engine():
 
 @pytest.fixture
 def study(root):
-    # room for a chat request in a tokenizer of letters
-    return replace(read_study(root / "config/small.yaml"), context_tokens=400)
+    # room for a chat request in a tokenizer of letters, whose copies a lookup drafts badly
+    study = read_study(root / "config/small.yaml")
+    any_alpha = {k: replace(w, alpha_min=0.0) for k, w in study.workloads.items()}
+    return replace(study, context_tokens=400, workloads=any_alpha)
 
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch):
     """The device a block runs on; tests move it."""
-    where = {"uuid": "gpu-1"}
+    where = {"uuid": "gpu-1", "software": {}}
     monkeypatch.setattr(
-        measure, "provenance", lambda s, p: synthetic.provenance(s, p.name, where["uuid"])
+        measure,
+        "provenance",
+        lambda s, p: synthetic.provenance(s, p.name, where["uuid"]) | where["software"],
     )
     return where
 
@@ -176,6 +181,38 @@ def test_block_on_another_device_starts_anew(study, tmp_path, engine, device):
     assert record.read(old)["provenance"]["device"]["uuid"] == "gpu-1"
 
 
+@pytest.mark.parametrize("changed", measure.SOFTWARE)
+def test_an_upgrade_in_the_middle_measures_the_block_anew_and_says_so(
+    study, tmp_path, engine, device, changed
+):
+    engine.fail_at = 4
+    with pytest.raises(SpecamortError):
+        block(study, tmp_path, engine)
+    engine.fail_at, device["software"] = None, {changed: "newer"}
+    said = io.StringIO()
+    measure.measure_block(
+        study, study.calibration, 0, Path("m"), tmp_path, progress=said, start=engine
+    )
+    home = measure.block_dir(tmp_path, study.calibration.name, 0)
+    records = [record.read(home / f"{c}.json") for c in study.cells]
+    assert {r["provenance"][changed] for r in records} == {"newer"}
+    assert len(list(tmp_path.rglob("superseded/**/*.json"))) == 1
+    assert f"{changed} " in said.getvalue() and "is now newer: the block is measured anew" in (
+        said.getvalue()
+    )
+
+
+def test_every_replicate_and_sequence_has_a_prompt_of_its_own(study, tmp_path, engine):
+    study = replace(study, batches=(1, 4), replicates=2, context_tokens=1400)
+    seen = {}
+    for r in range(2):
+        for cell, found in block(study, tmp_path, engine, r).items():
+            for i, sha in enumerate(found["prompt"]["sha256"]):
+                seen.setdefault((cell.workload, sha), set()).add((r, i))
+    assert len(seen) == 2 * 2 * 4
+    assert all(len(places) == 1 for places in seen.values())
+
+
 def test_other_settings_and_broken_records_are_set_aside(study, tmp_path, engine):
     block(study, tmp_path, engine)
     home = measure.block_dir(tmp_path, study.calibration.name, 0)
@@ -234,6 +271,8 @@ class Slow(t.Stub):
         time.sleep(0.01)
         return super().run(*a)
 study = replace(read_study({study!r}), context_tokens=400)
+for w in study.workloads:
+    study.workloads[w] = replace(study.workloads[w], alpha_min=0.0)
 print("ready", flush=True)
 measure.measure_block(study, study.calibration, 0, Path("m"), Path({results!r}), start=Slow)
 """

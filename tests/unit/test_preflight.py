@@ -68,9 +68,13 @@ def test_room_is_asked_of_the_filesystem(tmp_path, monkeypatch):
 def test_nsys_is_looked_for_as_a_job_would(root, tmp_path, monkeypatch):
     study = read_study(root / "config/study.yaml")
     cluster = read_cluster(root / "config/clusters/phoenix.yaml", study)
-    monkeypatch.setattr(preflight, "ask", lambda *c: f"/opt/nsys {c[-1]}")
-    (found,) = preflight._tracer(study, replace(cluster, modules=("nsight",)))
-    assert found.fix is None and "module load nsight; command -v nsys" in found.what
+    asked = []
+    for release, good in (("2024.5.1.113-245134619542v0", True), ("2023.4.4.54-0v0", False)):
+        said = f"NVIDIA Nsight Systems version {release}"
+        monkeypatch.setattr(preflight, "ask", lambda *c, said=said: asked.append(c[-1]) or said)
+        (found,) = preflight._tracer(study, replace(cluster, modules=("nsight",)))
+        assert release in str(found) and (found.fix is None) == good
+    assert set(asked) == {"module load nsight; nsys --version"}
 
     def missing(*command):
         raise SpecamortError("bash fails")

@@ -3,10 +3,10 @@
 import gzip
 import json
 import os
+import random
 import sqlite3
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nsys_export
-from specamort import kineto, nsys, nsys_scan, trace
+from specamort import kineto, nsys, trace
 from specamort.errors import SpecamortError
-from specamort.nsys_scan import OutOfOrder
 
 
 def test_union_by_hand():
@@ -29,34 +28,50 @@ def test_union_by_hand():
 def test_union_counts_every_covered_nanosecond_once(spans):
     start = np.array([s for s, _ in spans])
     end = start + np.array([n for _, n in spans])
-    assert trace.union(start, end) == nsys_export.covered(list(zip(start, end, strict=True)))
+    covered = nsys_export.covered([(s, s + n) for s, n in spans])
+    assert trace.union(start, end) == covered
 
 
 @pytest.mark.parametrize(
     ("name", "family"),
-    [
+    [(name, family) for name, (_, family) in nsys_export.KERNELS.items()]
+    + [
+        # operators of the CPU build
         ("_C::onednn_mm", "gemm"),
         ("aten::addmm", "gemm"),
-        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16>", "gemm"),
+        ("aten::linear", "gemm"),
         ("vllm::unified_attention_with_output", "attention"),
-        ("flash_fwd_splitkv_kernel", "attention"),
-        ("fused_add_rms_norm_kernel", "norm"),
         ("_C::greedy_argmax", "sampling"),
         ("aten::to", "copy"),
+        ("aten::_to_copy", "copy"),
         ("aten::silu", "other"),
+        # short names, all that an old export may have
+        ("flash_fwd_splitkv_kernel", "attention"),
+        ("fused_add_rms_norm_kernel", "norm"),
+        # Kineto's own, and its other spelling of C++
+        ("Memcpy DtoH (Device -> Pinned)", "copy"),
+        ("Memset (Device)", "copy"),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<...>", "copy"),
+        # vLLM's Triton attention and KV cache write
+        ("kernel_unified_attention", "attention"),
+        ("reshape_and_cache_kernel_flash", "attention"),
+        ("reduce_segments", "attention"),
+        # what a part of the name would decide wrongly
+        ("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", "norm"),
+        ("void flashinfer::sampling::TopPSamplingFromProbKernel<1024u>(float*)", "sampling"),
+        ("void vllm::act_and_mul_kernel<cutlass::gemm::T, vllm::softmax_norm>(T1*)", "other"),
+        ("void vllm::some_kernel<float>(flash::Flash_fwd_params, CopyParams)", "other"),
+        ("triton_poi_fused__to_copy_add_cat_index_mul_split_sub_0", "other"),
+        ("triton_poi_fused__to_copy_clamp_div_preshuffle_gemm_squeeze_view_1", "other"),
+        ("triton_poi_fused__to_copy_3", "copy"),
+        ("triton_tem_fused_mm_0", "gemm"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "other"),
+        ("_stop_kernel", "other"),
+        ("", "other"),
     ],
 )
 def test_families(name, family):
     assert trace.family(name) == family
-
-
-@pytest.fixture(params=["one pass", "in SQL"])
-def way(request, monkeypatch):
-    """Both ways through an export must give the same."""
-    if request.param == "in SQL":
-        monkeypatch.setattr(nsys_scan, "scan", lambda *a: (_ for _ in ()).throw(OutOfOrder))
-    else:
-        monkeypatch.setattr(os, "cpu_count", lambda: 3)
 
 
 SETTINGS = [{"version": v} for v in nsys_export.VERSIONS]
@@ -69,9 +84,11 @@ SETTINGS += [
 ]
 
 
+@pytest.mark.parametrize("chunk", [37, 65536])
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
-def test_nsys_export(tmp_path, options, way):
-    path = tmp_path / "it.sqlite"
+def test_nsys_export(tmp_path, options, chunk, monkeypatch):
+    monkeypatch.setattr(nsys, "_CHUNK", chunk)
+    path = tmp_path / "with space, # and 50%.sqlite"
     answer = nsys_export.write(path, **options)
     found = nsys.read(path)
     assert found.busy_ms == pytest.approx(answer.busy_ns / 1e6, rel=1e-12)
@@ -83,44 +100,65 @@ def test_nsys_export(tmp_path, options, way):
         assert found.busy_ms < found.sum_ms
 
 
-def test_one_pass_refuses_what_is_out_of_order(tmp_path):
-    pytest.importorskip("numba")
-    tables = {"CUPTI_ACTIVITY_KIND_KERNEL": "shortName", "CUPTI_ACTIVITY_KIND_MEMCPY": "2000"}
-    path = tmp_path / "it.sqlite"
-    answer = nsys_export.write(path)
-    sums, busy, rows = nsys_scan.scan(path, tables, 2001)
-    assert (sums.sum(), busy, rows) == (answer.sum_ns, answer.busy_ns, answer.events)
-    path.unlink()
-    nsys_export.write(path, shuffled=True)
-    with pytest.raises(OutOfOrder):
-        nsys_scan.scan(path, tables, 2001)
+IDS = st.sampled_from([-(2**40), -1, 0, 3, 2**33])
+ROW = st.tuples(st.integers(0, 90), st.integers(0, 30), IDS, IDS)
 
 
-ROW = st.tuples(st.integers(0, 90), st.integers(0, 30), st.integers(0, 1), st.integers(0, 3))
+def an_export(path: Path, tables: dict[str, list[tuple]], columns="demangledName", names=()):
+    """An export of (start, length, device, names...) rows, and nothing that is not needed."""
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", names)
+        for table, rows in tables.items():
+            named = columns if table == "KERNEL" else "bytes"
+            name = f"CUPTI_ACTIVITY_KIND_{table}"
+            db.execute(f"CREATE TABLE {name} (start, end, deviceId, {named})")
+            made = [(s, s + n, *more) for s, n, *more in rows]
+            blanks = ", ".join("?" * (3 + len(named.split(","))))
+            db.executemany(f"INSERT INTO {name} VALUES ({blanks})", made)
+    db.close()
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(ROW, max_size=25), st.lists(ROW, max_size=6), st.booleans(), st.integers(1, 4))
-def test_one_pass_agrees_with_sql_or_refuses(kernels, copies, ordered, parts):
-    """Any rows, any cut: the same sums and union as by sorting, never a wrong one."""
-    tables = {"CUPTI_ACTIVITY_KIND_KERNEL": "shortName", "CUPTI_ACTIVITY_KIND_MEMCPY": "4"}
+@given(st.lists(ROW, min_size=1, max_size=25), st.lists(ROW, max_size=6), st.booleans())
+def test_nsys_sums_any_rows(kernels, copies, ordered):
+    """Any order, negative and huge ids among them: the answer of counting by hand."""
+    kernels = sorted(kernels) if ordered else kernels
     with tempfile.TemporaryDirectory() as d:
         path = Path(d) / "it.sqlite"
-        with sqlite3.connect(path) as db:
-            for table, rows in zip(tables, (kernels, copies), strict=True):
-                db.execute(f"CREATE TABLE {table} (start, end, deviceId, shortName)")
-                rows = sorted(rows) if ordered else rows
-                made = [(s, s + n, device, name) for s, n, device, name in rows]
-                db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", made)
-            by_name, busy, events = nsys._in_sql(db, tables)
-        with mock.patch.object(os, "cpu_count", lambda: parts):
-            try:
-                sums, fast_busy, rows = nsys_scan.scan(path, tables, 5)
-            except OutOfOrder:
-                assert not ordered
-                return
-    assert (fast_busy, rows) == (busy, events)
-    assert {i: n for i, n in enumerate(sums) if n} == {i: n for i, n in by_name.items() if n}
+        names = [(-1, "aten::mm"), (2**33, "aten::to")]
+        an_export(path, {"KERNEL": kernels, "MEMCPY": copies}, names=names)
+        found = nsys.read(path)
+    rows = kernels + copies
+    families = {-1: "gemm", 2**33: "copy"}
+    expected: dict[str, float] = {}
+    for i, (_, n, _, name) in enumerate(rows):
+        kind = families.get(name, "other") if i < len(kernels) else "copy"
+        expected[kind] = expected.get(kind, 0) + n / 1e6
+    assert found.family_ms == pytest.approx(expected) and found.events == len(rows)
+    assert found.busy_ms * 1e6 == pytest.approx(
+        sum(
+            nsys_export.covered([(s, s + n) for s, n, at, _ in rows if at == d])
+            for d in {at for _, _, at, _ in rows}
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "kernel", "family"),
+    [
+        ("demangledName, shortName", (0, 9, 0, 1, 2), "attention"),
+        ("demangledName, shortName", (0, 9, 0, None, 2), "gemm"),
+        ("demangledName, shortName", (0, 9, 0, 0, 2), "gemm"),
+        ("demangledName, shortName", (0, 9, 0, None, None), "other"),
+        ("demangledName", (0, 9, 0, 1), "attention"),
+        ("shortName", (0, 9, 0, 2), "gemm"),
+    ],
+)
+def test_nsys_takes_the_longest_name_there_is(tmp_path, columns, kernel, family):
+    names = [(1, next(iter(nsys_export.KERNELS))), (2, "nvjet_tst_64x8")]
+    an_export(tmp_path / "it.sqlite", {"KERNEL": [kernel]}, columns, names)
+    assert nsys.read(tmp_path / "it.sqlite").family_ms == {family: 9e-6}
 
 
 def test_nsys_without_marks_counts_no_steps(tmp_path):
@@ -128,60 +166,172 @@ def test_nsys_without_marks_counts_no_steps(tmp_path):
     assert nsys.read(tmp_path / "it.sqlite").steps is None
 
 
-def test_nsys_tells_bad_exports_apart(tmp_path, way):
+GRAPHS = (
+    "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER, deviceId INTEGER)",
+    "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (1, 2, 0)",
+)
+CALLS = (
+    "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, nameId INTEGER)",
+    "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, 1000)",
+)
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        ([f"DROP TABLE {KERNEL}"], "holds no kernel; .* export the report again, then trace again"),
+        ([f"DELETE FROM {KERNEL}"], "holds no kernel; the traced process did no work"),
+        ([f"DROP TABLE {KERNEL}", *CALLS], "holds CUDA calls but none of the kernels .*`nsys -z`"),
+        ([f"DROP TABLE {KERNEL}", *GRAPHS], "CUDA graphs as wholes.*--cuda-graph-trace=node"),
+        (GRAPHS, "CUDA graphs as wholes, whose kernels would be missing"),
+        (["DROP TABLE StringIds"], "no table StringIds; it is not an nsys export, or an interrupt"),
+        ([f"UPDATE {KERNEL} SET end = start - 5 WHERE rowid = 3"], "that end before they start"),
+        ([f"UPDATE {KERNEL} SET end = NULL WHERE rowid = 3"], "rows without a time or device"),
+        ([f"UPDATE {KERNEL} SET start = 'x' WHERE rowid = 3"], "rows without a time or device"),
+        ([f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 3"], "without a time or device"),
+        ([f"ALTER TABLE {KERNEL} DROP COLUMN deviceId"], r"not an nsys export \(.*deviceId"),
+    ],
+)
+def test_nsys_tells_bad_exports_apart(tmp_path, statements, why):
+    path = tmp_path / "it.sqlite"
+    nsys_export.write(path)
+    with sqlite3.connect(path) as db:
+        for s in statements:
+            db.execute(s)
+    db.close()
+    with pytest.raises(SpecamortError, match=rf"it\.sqlite: .*{why}") as e:
+        nsys.read(path)
+    assert "\n" not in str(e.value)
+
+
+def test_nsys_tables_that_are_there_but_empty(tmp_path):
+    """As `nsys export --lazy=false` makes them."""
+    path = tmp_path / "it.sqlite"
+    answer = nsys_export.write(path, marks=None)
+    with sqlite3.connect(path) as db:
+        db.execute(GRAPHS[0])
+        db.execute(CALLS[0])
+        db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY")
+        db.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, text TEXT)")
+    db.close()
+    found = nsys.read(path)
+    assert found.steps is None
+    assert found.sum_ms == pytest.approx((answer.sum_ns - answer.family_ns["copy"]) / 1e6, rel=0.5)
+
+
+def test_nsys_export_cut_short_or_left_in_the_middle(tmp_path):
     path = tmp_path / "it.sqlite"
     nsys_export.write(path)
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SpecamortError, match=r"it\.sqlite: cut short or not an nsys export"):
+    for made in (whole[: len(whole) // 2], b"not a database, but long enough to be looked at" * 9):
+        path.write_bytes(made)
+        with pytest.raises(SpecamortError, match=r"it\.sqlite: damaged, cut short or not an nsys"):
+            nsys.read(path)
+    path.write_bytes(whole)
+    for end in ("-journal", "-wal"):
+        left = tmp_path / f"it.sqlite{end}"
+        left.touch()
+        assert nsys.read(path).events  # an empty one is what a reader may leave
+        left.write_bytes(b"pages")
+        with pytest.raises(SpecamortError, match=f"was interrupted, it.sqlite{end} is still besid"):
+            nsys.read(path)
+        left.unlink()
+    path.unlink()
+    with pytest.raises(SpecamortError, match=r"it\.sqlite: .*unable to open database file"):
         nsys.read(path)
-    path.write_bytes(b"not a database, but long enough to be looked at" * 10)
-    with pytest.raises(SpecamortError, match="cut short or not an nsys export"):
-        nsys.read(path)
-
-    def after(*statements):
-        path.write_bytes(whole)
-        with sqlite3.connect(path) as db:
-            for s in statements:
-                db.execute(s)
-        return pytest.raises(SpecamortError, match=why)
-
-    why = "holds no kernel; the traced process did no work"
-    with after("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL"):
-        nsys.read(path)
-    why = "holds CUDA graphs as wholes; trace with --cuda-graph-trace=node"
-    graphs = "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER)"
-    with after("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL", graphs):
-        nsys.read(path)
-    why = "no table StringIds; it is not an nsys export"
-    with after("DROP TABLE StringIds"):
-        nsys.read(path)
-    why = "kernels that end before they start"
-    with after("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5 WHERE rowid = 3"):
-        nsys.read(path)
+    assert not path.exists()
 
 
-def test_nsys_command_and_unfinished_reports(tmp_path, monkeypatch):
+@pytest.mark.parametrize("table", [KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY"])
+@pytest.mark.parametrize("chunk", [50, 65536])
+def test_nsys_a_damaged_page_is_an_error_and_not_a_shorter_sum(tmp_path, table, chunk, monkeypatch):
+    """Wherever in a table it is, and whatever was read of the table before it."""
+    monkeypatch.setattr(nsys, "_CHUNK", chunk)
+    path = tmp_path / "it.sqlite"
+    nsys_export.write(path, steps=300)
+    with sqlite3.connect(path) as db:
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+        starts = [s for (s,) in db.execute(f"SELECT start FROM {table}")]
+    db.close()
+    whole = path.read_bytes()
+    noise = random.Random(0).randbytes(size)
+    for start in (starts[0], starts[len(starts) // 2], starts[-1]):
+        at = whole.index(start.to_bytes(8, "big")) // size * size  # the page that has this row
+        path.write_bytes(whole[:at] + noise + whole[at + size :])
+        with pytest.raises(SpecamortError, match=r"it\.sqlite: damaged.* is malformed\); export"):
+            nsys.read(path)
+    path.write_bytes(whole)
+    assert nsys.read(path).steps == 300
+
+
+@pytest.fixture
+def fake_nsys(tmp_path, monkeypatch):
+    """Puts an nsys that says one thing alone on the PATH."""
+
+    def make(said: str) -> str:
+        it = tmp_path / "nsys"
+        it.write_text(f"#!/bin/sh\necho '{said}'\n")
+        it.chmod(0o755)
+        return str(it)
+
     monkeypatch.setenv("PATH", str(tmp_path))
+    return make
+
+
+def test_nsys_command(tmp_path, fake_nsys):
     with pytest.raises(SpecamortError, match=r"nsys is not on the PATH; load its module"):
         nsys.profile_command(tmp_path / "out", ["true"])
-    (tmp_path / "nsys").write_text("#!/bin/sh\n")
-    (tmp_path / "nsys").chmod(0o755)
+    it = fake_nsys("")
     command = nsys.profile_command(tmp_path / "out", ["python", "-m", "it"])
-    assert command[:2] == [str(tmp_path / "nsys"), "profile"] and command[-3:] == [
-        "python",
-        "-m",
-        "it",
-    ]
+    assert command[:2] == [it, "profile"] and command[-3:] == ["python", "-m", "it"]
     assert {"--trace-fork-before-exec=true", "--cuda-graph-trace=node"} <= set(command)
-    for n in (1, 2, 10):
-        (tmp_path / f"out.{n}.nsys-rep").touch()
-    assert [p.name for p in nsys.reports(tmp_path / "out")] == [
-        f"out.{n}.nsys-rep" for n in (1, 2, 10)
-    ]
+
+
+def test_nsys_version(fake_nsys):
+    with pytest.raises(SpecamortError, match="nsys is not on the PATH"):
+        nsys.require_version()
+    for said in ("2024.5.1.113-245134619542v0", "2025.2", "2024.10.1", "2024.2.3.38-2423v0"):
+        fake_nsys(f"NVIDIA Nsight Systems version {said}")
+        assert nsys.require_version() == said
+    for said in ("2023.4.1.97-234133557503v0", "2024.1.1", "2020.5.1.85-5ee086b"):
+        fake_nsys(f"NVIDIA Nsight Systems version {said}")
+        with pytest.raises(SpecamortError, match=rf"is version {said}, older than 2024\.2; load"):
+            nsys.require_version()
+    fake_nsys("usage: nsys")
+    with pytest.raises(SpecamortError, match="says 'usage: nsys' for its version"):
+        nsys.require_version()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["out.nsys-rep"],
+        ["out.1.nsys-rep", "out.2.nsys-rep", "out.9.nsys-rep", "out.10.nsys-rep"],
+        ["out.0001.nsys-rep", "out.0002.nsys-rep", "out.0010.nsys-rep"],
+        ["out_2.nsys-rep", "out_10.nsys-rep"],
+        ["out1.nsys-rep", "out2.nsys-rep", "out10.nsys-rep"],
+    ],
+    ids=str,
+)
+def test_nsys_reports_by_number(tmp_path, names):
+    for i, name in enumerate(reversed(names)):  # copied elsewhere, times tell nothing
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (i, i))
+    for other in ("outer.1.nsys-rep", "out.1.sqlite", "another.out.3.nsys-rep", "out.x.nsys-rep"):
+        (tmp_path / other).touch()
+    assert [p.name for p in nsys.reports(tmp_path / "out")] == names
     (tmp_path / "out.11.qdstrm").touch()
     with pytest.raises(SpecamortError, match="did not finish this report"):
         nsys.reports(tmp_path / "out")
+
+
+def test_nsys_reports_by_time_where_one_has_no_number(tmp_path):
+    names = ["out.nsys-rep", "out.2.nsys-rep", "out.1.nsys-rep"]
+    for i, name in enumerate(names):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (i, i))
+    assert [p.name for p in nsys.reports(tmp_path / "out")] == names
 
 
 def event(name, ts, dur, cat="cpu_op", tid=1):
@@ -212,11 +362,34 @@ def test_kineto_of_a_cpu_by_hand(tmp_path):
 
 def test_kineto_of_a_gpu_counts_kernels_and_not_operators(tmp_path):
     path = tmp_path / "it.json"
-    kernels = [event("nvjet_gemm", 130, 5, "kernel"), event("Memcpy DtoH", 133, 4, "gpu_memcpy")]
-    path.write_text(json.dumps({"traceEvents": CPU + kernels}))
+    on_gpu = [
+        # CUDA's copy of the host's mark, over the kernels that were launched under it
+        event("execute_context_1(9)_generation_0(0)", 20, 90, "gpu_user_annotation"),
+        event("execute_context_0(0)_generation_1(3)", 130, 7, "gpu_user_annotation"),
+        event(next(iter(nsys_export.KERNELS)), 30, 70, "kernel"),  # prefill: left out
+        event(next(iter(nsys_export.KERNELS)), 130, 5, "kernel"),
+        event("Memcpy DtoH (Device -> Pinned)", 133, 4, "gpu_memcpy"),
+    ]
+    path.write_text(json.dumps({"traceEvents": CPU + on_gpu}))
     found = kineto.read(path)
     assert found.busy_ms == pytest.approx(7 / 1e3) and found.sum_ms == pytest.approx(9 / 1e3)
-    assert found.family_ms == pytest.approx({"gemm": 0.005, "copy": 0.004})
+    assert found.family_ms == pytest.approx({"attention": 0.005, "copy": 0.004})
+    assert found.steps == 1 and found.rows == [3] and found.events == 2
+
+
+def test_kineto_as_torch_writes_it(tmp_path):
+    """Marks and operators of a real profile have the categories that are read."""
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    with profile(activities=[ProfilerActivity.CPU]) as made:
+        for mark in ("1(9)_generation_0(0)", "0(0)_generation_1(3)", "0(0)_generation_1(3)"):
+            with record_function(f"execute_context_{mark}"):
+                torch.mm(torch.ones(64, 64), torch.ones(64, 64)).argmax()
+    made.export_chrome_trace(str(tmp_path / "it.json"))
+    found = kineto.read(tmp_path / "it.json")
+    assert found.steps == 2 and found.rows == [3, 3]
+    assert found.family_ms["gemm"] > 0 and found.family_ms["sampling"] > 0
 
 
 def test_kineto_tells_bad_traces_apart(tmp_path):

@@ -1,6 +1,3 @@
-# Every rule here needs the device, and a quiet machine, to itself: it asks for more threads than
-# a machine has and gets them all.
-ALONE = 256
 # The study is a wildcard so that SLURM's job comments and logs say whose job it is.
 TIMING = "results/{study}/raw/timing/{platform}/r{replicate}"
 RECORDS = [f"{TIMING}/{cell}.json" for cell in STUDY.cells]
@@ -10,6 +7,7 @@ rule measure:
     """One block: a platform, a replicate, one device, every gamma."""
     input:
         model_dir(STUDY.model),
+        self_checked,
     output:
         # update: a record that exists stays; the job measures what is missing.
         [update(r) for r in RECORDS],
@@ -35,6 +33,7 @@ rule count:
     """The study's separate counter run: the same speculative cells, untimed."""
     input:
         model_dir(STUDY.model),
+        self_checked,
     output:
         [
             update(f"results/{{study}}/raw/counter/{{platform}}/{c}.json")
@@ -62,6 +61,7 @@ rule overhead:
     """One cell with the engine's statistics on, then off."""
     input:
         model_dir(STUDY.model),
+        self_checked,
     output:
         update("results/{study}/raw/overhead/{platform}/on.json"),
         update("results/{study}/raw/overhead/{platform}/off.json"),

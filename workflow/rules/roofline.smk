@@ -2,6 +2,7 @@ rule microbench:
     """Streaming, GEMMs and attention through torch alone; sees no speculative cell."""
     input:
         model_dir(STUDY.model),
+        self_checked,
     output:
         update("results/{study}/raw/microbenchmark/{platform}.json"),
     log:
@@ -14,8 +15,7 @@ rule microbench:
         device=1,
     params:
         file=STUDY.file,
-        grid=[STUDY.gammas, STUDY.batches, STUDY.context_tokens],
-        platform=lambda w: vars(STUDY.platforms[w.platform]),
+        settings=lambda w: digest(STUDY.microbench_settings(w.platform)),
     message:
         "Microbenchmark of {wildcards.platform}: kernel times for the roofline"
     shell:

@@ -18,9 +18,34 @@ from .study import Study
 CELL = ["platform", "workload", "batch", "gamma"]
 COUNTS = ["drafts", "drafted", "accepted", "decode_steps", "decode_tokens"]
 # Predictors that took a time from the calibration platform's own cells: no test of them there.
-FITTED = ["ratio_transfer", "timing_alpha", "equation_host", "exact_divisor_host"]
+FITTED = [
+    *("ratio_transfer", "ratio_transfer_batch", "timing_alpha"),
+    *("equation_host", "exact_divisor_host"),
+]
 RESAMPLES = 1000
 LEVEL = 0.95
+
+
+def words(values: Iterable[str]) -> str:
+    """The different words in `values`, one each: what rows made of several are marked with."""
+    return " ".join(sorted({w for v in values if v == v for w in v.split()}))
+
+
+def not_measured(frames: Iterable[pd.DataFrame]) -> str:
+    """The origins of the frames' rows other than `measured`; empty if all were measured."""
+    return words(w for f in frames for o in f["origin"] for w in o.split() if w != "measured")
+
+
+def merged(one: pd.DataFrame, other: pd.DataFrame, on: list[str], **how) -> pd.DataFrame:
+    """A merge whose rows carry the origins of both sides."""
+    both = one.merge(other.rename(columns={"origin": "origin_other"}), on=on, **how)
+    pairs = zip(both["origin"], both.pop("origin_other"), strict=True)
+    return both.assign(origin=[words(pair) for pair in pairs])
+
+
+def device_marks(record: dict) -> str:
+    """`gpu.marks` of a record as one word or two; empty if it is quiet or says nothing."""
+    return " ".join(marks(record.get("device_state")))
 
 
 def repetitions(records: Iterable[dict]) -> pd.DataFrame:
@@ -40,7 +65,7 @@ def repetitions(records: Iterable[dict]) -> pd.DataFrame:
             "device_uuid": r["provenance"]["device"]["uuid"],
             "host": r["provenance"]["host"],
             "job_id": r["provenance"]["job_id"],
-            "marks": " ".join(marks(r.get("device_state"))),
+            "marks": device_marks(r),
         }
         for run in r["repetitions"]:
             sequences, counters = run["sequences"], run["counters"]
@@ -101,7 +126,7 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
         blocks=("replicate", "nunique"),
     )
     counts = timed.groupby(CELL)[[*COUNTS, "accepted_first"]].sum()
-    repeated = timed.groupby(CELL).agg(origin=("origin", "first"), timed=("pot_ms", "size"))
+    repeated = timed.groupby(CELL).agg(origin=("origin", words), timed=("pot_ms", "size"))
     left_out = reps[reps["left_out"]].groupby(CELL)["replicate"].nunique().rename("blocks_left_out")
     table = repeated.join([value, counts, _intervals(timed, seed), left_out]).reset_index()
     table["blocks_left_out"] = table["blocks_left_out"].fillna(0).astype(int)
@@ -177,7 +202,8 @@ def acceptance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     own = table[(table["platform"] == name) & (table["gamma"] > 0)]
     pooled = own.groupby(["workload", "gamma"])[[*COUNTS, "accepted_first"]].sum().reset_index()
     pooled = pd.concat([pooled, ratios(pooled)], axis=1)
-    pooled.insert(0, "calibrated_on", name)
+    pooled.insert(0, "origin", words(own["origin"]))
+    pooled.insert(1, "calibrated_on", name)
     band = study.workloads
     pooled["alpha_min"] = [band[w].alpha_min for w in pooled["workload"]]
     pooled["alpha_max"] = [band[w].alpha_max for w in pooled["workload"]]
@@ -186,15 +212,22 @@ def acceptance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def overheads(study: Study, benches: dict[str, dict]) -> pd.DataFrame:
-    """d(gamma) per platform, batch and gamma, from each platform's microbenchmark."""
+    """d(gamma) per platform, batch and gamma, from each platform's microbenchmark.
+
+    Args:
+        benches: by platform, the microbenchmark with its record's `origin` and, where the device
+            was throttled or shared, `marks`.
+    """
     return pd.DataFrame(
         [
             {
+                "origin": bench["origin"],
                 "platform": p,
                 "batch": n,
                 "gamma": g,
                 "d": roofline.verify_overhead(bench, n, g),
                 "microbenchmark": bench["hash"],
+                "marks": bench.get("marks", ""),
             }
             for p, bench in benches.items()
             for n in study.batches
@@ -203,13 +236,20 @@ def overheads(study: Study, benches: dict[str, dict]) -> pd.DataFrame:
     )
 
 
+def _with_overheads(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
+    """Speculative cells, each with its d."""
+    where = ["platform", "batch", "gamma"]
+    return merged(table[table["gamma"] > 0], d[["origin", *where, "d"]], on=where)
+
+
 def _with_calibrated(
     table: pd.DataFrame, calibrated: pd.DataFrame, d: pd.DataFrame
 ) -> pd.DataFrame:
     """Speculative cells with the calibrated acceptance in the place of their own."""
-    spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
-    spec = spec.merge(
-        calibrated[["workload", "gamma", "alpha", "coverage", "tau", "beta"]],
+    spec = _with_overheads(table, d)
+    spec = merged(
+        spec,
+        calibrated[["origin", "workload", "gamma", "alpha", "coverage", "tau", "beta"]],
         on=["workload", "gamma"],
         suffixes=("_own", ""),
     )
@@ -242,7 +282,8 @@ def host_terms(
         )
         chosen = linear if linear[1] < constant[1] else constant
         rows.append(
-            {"form": form, "h0_ms": chosen[0][0], "h1_ms": chosen[0][1]}
+            {"origin": words(own["origin"]), "form": form}
+            | {"h0_ms": chosen[0][0], "h1_ms": chosen[0][1]}
             | {"aicc_constant": constant[1], "aicc_linear": linear[1], "cells": len(own)}
             | {"calibrated_on": name}
         )
@@ -276,6 +317,12 @@ def predictions(
 
     Rows of the calibration platform are a consistency check; rows of the others are held out.
 
+    `ratio_transfer` is the study's: one measured speedup of the calibration platform per workload
+    and gamma. The study does not say how it pools batches; here it is the median of the batches'
+    speedups, which like every other value of a cell is a median, gives each batch one vote where
+    a ratio of pooled times would favour the slower batch, and is the mean for the study's two.
+    `ratio_transfer_batch` takes the speedup of the cell's own batch.
+
     Args:
         host: `host_terms`.
     """
@@ -295,9 +342,9 @@ def predictions(
         reference.index.get_level_values("gamma"),
     )
     timing = timing.groupby(["workload", "gamma"]).mean()
-    spec["alpha_timing"] = timing.reindex(
-        pd.MultiIndex.from_frame(spec[["workload", "gamma"]])
-    ).to_numpy()
+    over_batches = pd.MultiIndex.from_frame(spec[["workload", "gamma"]])
+    spec["alpha_timing"] = timing.reindex(over_batches).to_numpy()
+    pooled = reference["speedup"].groupby(["workload", "gamma"]).median()
     predicted = {
         "equation": equation.pot(base, over, alpha, gamma),
         "exact_divisor": equation.pot_exact_divisor(base, over, spec["coverage"], spec["tau"]),
@@ -310,6 +357,9 @@ def predictions(
             equation.pot_geometric(*x) for x in zip(base, over, beta, gamma, strict=True)
         ],
         "ratio_transfer": equation.pot_ratio_transfer(
+            base, pooled.reindex(over_batches).to_numpy()
+        ),
+        "ratio_transfer_batch": equation.pot_ratio_transfer(
             base, reference["speedup"].reindex(lookup).to_numpy()
         ),
         "timing_alpha": equation.pot(base, over, spec["alpha_timing"], gamma),
@@ -343,12 +393,13 @@ def errors(predicted: pd.DataFrame) -> pd.DataFrame:
     )
     return (
         pd.concat([sets, sets.assign(workload="all")])
-        .groupby(["cells_of", "predictor", "workload"])["error_pct"]
+        .groupby(["cells_of", "predictor", "workload"])
         .agg(
-            cells="size",
-            mape_pct=lambda e: e.abs().mean(),
-            max_pct=lambda e: e.abs().max(),
-            signed_pct="mean",
+            origin=("origin", words),
+            cells=("error_pct", "size"),
+            mape_pct=("error_pct", lambda e: e.abs().mean()),
+            max_pct=("error_pct", lambda e: e.abs().max()),
+            signed_pct=("error_pct", "mean"),
         )
         .reset_index()
     )
@@ -359,13 +410,13 @@ def host_residuals(
 ) -> pd.DataFrame:
     """h per decode step of every speculative cell, from its own counters (a diagnosis).
 
-    With its bootstrap interval, and as a share of the traced host floor.
+    With its bootstrap interval, and in percent of two traced host times (ms): `floor_ms`, the
+    study's, one for every platform, and `own_floor_ms`, the platform's own at the study's context.
 
     Args:
         floors: `decomposition.floors`.
     """
-    spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
-    spec = spec.merge(floors, on="platform", how="left")
+    spec = merged(_with_overheads(table, d), floors, on=["platform"])
     modelled = (spec["d"], spec["coverage"], spec["tau"])
     spec["host_residual_ms"] = equation.host_residual_ms(
         spec["pot_ms"], spec["t_base_ms"], *modelled
@@ -381,11 +432,11 @@ def host_residuals(
         if cell in given.index
     ]
     spec = spec.merge(pd.DataFrame(bounds), on=CELL)
-    spec["of_floor_pct"] = 100 * spec["host_residual_ms"] / spec["floor_ms"]
+    shares = ["floor_ms", "of_floor_pct", "own_floor_ms", "of_own_floor_pct"]
+    for floor, share in (shares[:2], shares[2:]):
+        spec[share] = 100 * spec["host_residual_ms"] / spec[floor]
     kept = ["origin", *CELL, "t_base_ms", "d", "coverage", "tau", "pot_ms", "host_residual_ms"]
-    return spec[
-        [*kept, "host_residual_ms_low", "host_residual_ms_high", "floor_ms", "of_floor_pct"]
-    ]
+    return spec[[*kept, "host_residual_ms_low", "host_residual_ms_high", *shares]]
 
 
 def timing_alpha(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
@@ -393,26 +444,30 @@ def timing_alpha(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
 
     Means over batch sizes; `_low` and `_high` come from the ends of pot's interval.
     """
-    spec = table[table["gamma"] > 0].merge(d, on=["platform", "batch", "gamma"])
+    spec = _with_overheads(table, d)
     for name, pot in (("", "pot_ms"), ("_low", "pot_ms_high"), ("_high", "pot_ms_low")):
         spec[f"alpha_timing{name}"] = equation.alpha_from_timing(
             spec[pot], spec["t_base_ms"], spec["d"], spec["gamma"]
         )
     means = ["alpha_timing", "alpha_timing_low", "alpha_timing_high", "alpha"]
-    return spec.groupby(["origin", "platform", "workload", "gamma"])[means].mean().reset_index()
+    by_gamma = spec.groupby(["platform", "workload", "gamma"])
+    table = by_gamma["origin"].agg(words).to_frame().join(by_gamma[means].mean())
+    return table.reset_index()
 
 
 def counter_agreement(table: pd.DataFrame, records: Iterable[dict]) -> pd.DataFrame:
     """In-line alpha beside the untimed counter runs', and the counting error between them.
 
-    `z` is the difference over its binomial standard error (one draft token, one trial).
+    `z` is the difference over its binomial standard error (one draft token, one trial); `marks`
+    are the counter run's.
     """
     rows = [
         {k: r["cell"][k] for k in CELL}
+        | {"origin": r["origin"], "marks": device_marks(r)}
         | {k: sum(x["counters"][k] for x in r["repetitions"]) for k in ("drafted", "accepted")}
         for r in records
     ]
-    both = table.merge(pd.DataFrame(rows), on=CELL, suffixes=("", "_counter_run"))
+    both = merged(table, pd.DataFrame(rows), on=CELL, suffixes=("", "_counter_run"))
     out = both[["origin", *CELL, "alpha"]].copy()
     out["alpha_counter_run"] = both["accepted_counter_run"] / both["drafted_counter_run"]
     n, m = both["drafted"], both["drafted_counter_run"]
@@ -421,6 +476,7 @@ def counter_agreement(table: pd.DataFrame, records: Iterable[dict]) -> pd.DataFr
     gap = out["alpha"] - out["alpha_counter_run"]
     out["z"] = np.where(gap == 0, 0.0, gap / error.where(error > 0))
     out["agree"] = out["z"].abs() <= 3
+    out["marks"] = both["marks"]
     return out
 
 
@@ -438,10 +494,12 @@ def reading_cost(on: dict, off: dict) -> dict:
     rng = np.random.default_rng(0)
     ratio = 100 * (_resampled_median(pots["on"], rng) / _resampled_median(pots["off"], rng) - 1)
     return {
+        "origin": words([on["origin"], off["origin"]]),
         "pot_on_ms": float(np.median(pots["on"])),
         "pot_off_ms": float(np.median(pots["off"])),
         "cost_pct": float(100 * (np.median(pots["on"]) / np.median(pots["off"]) - 1)),
         **{k: float(v) for k, v in _bounds("cost_pct", ratio).items()},
+        "marks": words(map(device_marks, (on, off))),
     }
 
 
@@ -455,29 +513,18 @@ def divergence(records: Iterable[dict]) -> pd.DataFrame:
     for r in records:
         if r["settings"]["workload"]["sampling"].get("temperature", 0) == 0:
             timed = next(x for x in r["repetitions"] if not x["warmup"])
-            c = r["cell"]
-            texts[c["platform"], c["replicate"], c["workload"], c["batch"], c["gamma"]] = timed.get(
-                "token_ids", []
-            )
+            where = tuple(r["cell"][k] for k in ("platform", "replicate", "workload", "batch"))
+            texts[where, r["cell"]["gamma"]] = r["origin"], timed.get("token_ids", [])
     rows = []
-    for (*where, gamma), ids in texts.items():
-        if gamma == 0:
+    for (where, gamma), (origin, ids) in texts.items():
+        if gamma == 0 or (where, 0) not in texts:
             continue
-        for i, (a, b) in enumerate(zip(texts.get((*where, 0), []), ids, strict=False)):
+        base_origin, base_ids = texts[where, 0]
+        for i, (a, b) in enumerate(zip(base_ids, ids, strict=False)):
             first = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-            names = ("platform", "replicate", "workload", "batch")
-            rows.append(
-                dict(zip(names, where, strict=True))
-                | {"gamma": gamma, "sequence": i, "tokens": len(b), "first_difference": first}
-            )
+            rows.append((words([origin, base_origin]), *where, gamma, i, len(b), first))
     columns = [
-        "platform",
-        "replicate",
-        "workload",
-        "batch",
-        "gamma",
-        "sequence",
-        "tokens",
-        "first_difference",
+        *("origin", "platform", "replicate", "workload", "batch", "gamma"),
+        *("sequence", "tokens", "first_difference"),
     ]
     return pd.DataFrame(rows, columns=columns)

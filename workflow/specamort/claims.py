@@ -5,36 +5,71 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from .analysis import words
 from .study import Study
 
-_OTHER = "same quantity, other hardware and model: compare the sign and the shape, not the value"
-_ABSOLUTE = "no: milliseconds of another model on other hardware"
-_SAME = "yes: the published grid"
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class Tables:
+    """What ours is worked out from, each named as in `tables.NAMES`."""
+
     cells: pd.DataFrame
     acceptance: pd.DataFrame
     overheads: pd.DataFrame
+    predictions: pd.DataFrame
     errors: pd.DataFrame
     residuals: pd.DataFrame
     timing_alpha: pd.DataFrame
     steps: pd.DataFrame
 
 
-def claims(study: Study, published: list[dict], t: Tables) -> pd.DataFrame:
-    """The claims table; `ours` is NaN where this study holds no such number."""
-    same_grid = {p.gpu for p in study.platforms.values()} == {"H100", "H200"} and (
-        study.model.repo == "meta-llama/Llama-3.1-8B-Instruct"
-    )
+def conditions(study: Study, origin: str) -> dict:
+    """What a study is, by the names that `published.yaml` has for its conditions."""
+    return {
+        "origin": origin,
+        "model": study.model.repo if study.model.source == "huggingface" else None,
+        "GPUs": {
+            role: sorted(
+                p.gpu for p in study.platforms.values() if (p.role, p.device) == (role, "cuda")
+            )
+            for role in ("calibration", "heldout")
+        },
+        "gammas": sorted(study.gammas),
+        "batches": sorted(study.batches),
+        "context": study.context_tokens,
+        "drafter": study.drafter["method"],
+        "eager mode": study.engine["enforce_eager"],
+        "prefix caching": study.engine["enable_prefix_caching"],
+        "model runner": study.engine.get("model_runner", "v1"),
+        "traced models": [m.repo for m in study.profile.models],
+        "traced context": study.profile.context_tokens,
+        "tracer": study.profile.tracer,
+    }
+
+
+def claims(study: Study, published: dict, t: Tables) -> pd.DataFrame:
+    """One row per published number: theirs (`study`), ours in the same unit, what compares them.
+
+    `ours` is NaN where this study holds no such number, `study` where theirs printed none.
+    `comparable` is yes only under all of their conditions, else it names those that differ.
+    `origin`: who measured what ours is worked out from.
+
+    Args:
+        published: `published.yaml`.
+    """
+    origin = words(o for f in vars(t).values() for o in f["origin"])
+    ours = conditions(study, origin)
     rows = []
-    for c in published:
-        ours = _OURS.get(c["id"], lambda *_: float("nan"))(study, t)
-        other = _ABSOLUTE if c["unit"] == "ms" else _OTHER
+    for c in published["claims"]:
+        groups = ("timed", "traced") if c.get("traced") else ("timed",)
+        needed = {k: v for g in groups for k, v in published["conditions"][g].items()}
+        differ = ", ".join(k for k, v in needed.items() if ours[k] != v)
         rows.append(
-            {"claim": c["id"], "study": c["value"], "ours": ours, "unit": c["unit"]}
-            | {"kind": c["kind"], "where": c["where"], "comparable": _SAME if same_grid else other}
+            {"claim": c["id"], "study": c["value"], "ours": FORMULAS[c["id"]](study, t)}
+            | {"unit": c["unit"], "kind": c["kind"], "where": c["where"], "origin": origin}
+            | {"comparable": f"no: other {differ}" if differ else "yes"}
         )
     return pd.DataFrame(rows)
 
@@ -90,9 +125,60 @@ def _traced(column: str, other: bool = False):
     return find
 
 
-_OURS: dict[str, Callable[[Study, Tables], float]] = {
+def _residual(column: str, how: str):
+    """Of the host residual over the repeat cells, all platforms."""
+    return lambda study, t: _of_kind(study, "repeat", t.residuals)[column].agg(how)
+
+
+def _traced_share(study: Study, t: Tables) -> float:
+    return 100 * _traced("host_ms")(study, t) / _traced("step_ms")(study, t)
+
+
+def _host_gap(study: Study, t: Tables) -> float:
+    """Percent of the own model's host time; of the study's two times that too makes 4.0%."""
+    return 100 * abs(_traced("host_ms", other=True)(study, t) / _traced("host_ms")(study, t) - 1)
+
+
+def _ideal(study: Study, t: Tables) -> float:
+    """alpha gamma + 1 at the largest gamma."""
+    rows = _of_kind(study, "repeat", t.acceptance)
+    return (rows["alpha"] * rows["gamma"] + 1)[rows["gamma"] == max(study.gammas)].max()
+
+
+def _under_predicted(study: Study, t: Tables) -> float:
+    """Percent of the repeat cells, all platforms, that equation (1) makes faster than measured."""
+    rows = _of_kind(study, "repeat", t.predictions.query("predictor == 'equation'"))
+    return 100 * (rows["error_pct"] < 0).mean()
+
+
+def _timing_alpha_gap(study: Study, t: Tables) -> float:
+    """Mean over workloads and gammas of how far a held-out platform's timing alpha is from the
+    calibration platform's: the distance between figure 5's curves, in alpha."""
+    own = t.timing_alpha["platform"] == study.calibration.name
+    both = t.timing_alpha[~own].merge(t.timing_alpha[own], on=["workload", "gamma"])
+    return (both["alpha_timing_x"] - both["alpha_timing_y"]).abs().mean()
+
+
+def _marginal(study: Study, t: Tables) -> float:
+    """Measured speedup that one more accepted token brings on repeat.
+
+    By equation (1) the speedup is (alpha gamma + 1) / (1 + d), so a proposed token adds about
+    alpha, and an accepted one, a proposed one over alpha, about 1. Ours is the least-squares
+    slope of the cells' speedup over their alpha gamma, gamma 0 among them, since the first
+    proposed token has its value too.
+    """
+    rows = _of_kind(study, "repeat", t.cells)
+    accepted = rows["alpha"].fillna(0) * rows["gamma"]
+    return accepted.cov(rows["speedup"]) / accepted.var() if len(rows) else NAN
+
+
+FORMULAS: dict[str, Callable[[Study, Tables], float]] = {
     "speedup_repeat_max": _speedup("repeat", "max"),
     "speedup_repeat_g6_h200": _speedup("repeat", "max", "heldout"),
+    "ideal_repeat_g6": _ideal,
+    "shortfall_repeat_g6_pct": lambda s, t: (
+        100 * (1 - _speedup("repeat", "max", "heldout")(s, t) / _ideal(s, t))
+    ),
     "speedup_open": _speedup("open", "median"),
     "alpha_repeat": lambda s, t: _of_kind(s, "repeat", t.acceptance)["alpha"].min(),
     "alpha_open_max": lambda s, t: _of_kind(s, "open", t.acceptance)["alpha"].max(),
@@ -110,23 +196,33 @@ _OURS: dict[str, Callable[[Study, Tables], float]] = {
     "mape_model_all_pct": _error("equation", "all", "mape_pct"),
     "mape_model_open_pct": _error("equation", "open", "mape_pct"),
     "mape_model_repeat_pct": _error("equation", "repeat", "mape_pct"),
+    "under_predicted_repeat_pct": _under_predicted,
+    "cells_speculative": _error("equation", "all", "cells"),
     "mape_blind_all_pct": _error("acceptance_blind", "all", "mape_pct"),
     "mape_blind_open_pct": _error("acceptance_blind", "open", "mape_pct"),
     "mape_blind_max_pct": _error("acceptance_blind", "all", "max_pct"),
     "mape_blind_repeat_pct": _error("acceptance_blind", "repeat", "mape_pct"),
     "heldout_h200_mape_pct": _error("timing_alpha", "all", "mape_pct", "held out"),
     "heldout_h200_max_pct": _error("timing_alpha", "all", "max_pct", "held out"),
+    "cells_heldout": _error("equation", "all", "cells", "held out"),
     "ratio_transfer_mape_pct": _error("ratio_transfer", "all", "mape_pct", "held out"),
     "timing_alpha_repeat": lambda s, t: _of_kind(s, "repeat", t.timing_alpha)[
         "alpha_timing"
     ].mean(),
-    "host_residual_ms": lambda s, t: _of_kind(s, "repeat", t.residuals)["host_residual_ms"].mean(),
-    "host_residual_of_floor_pct": lambda s, t: _of_kind(s, "repeat", t.residuals)[
-        "of_floor_pct"
-    ].mean(),
+    "timing_alpha_gap": _timing_alpha_gap,
+    "marginal_speedup_over_alpha": _marginal,
+    "host_residual_ms": _residual("host_residual_ms", "mean"),
+    "host_residual_of_floor_pct": _residual("of_floor_pct", "mean"),
+    "host_residual_of_floor_min_pct": _residual("of_floor_pct", "min"),
+    "host_residual_of_floor_max_pct": _residual("of_floor_pct", "max"),
     "nsys_step_8b_ms": _traced("step_ms"),
     "nsys_kernel_8b_ms": _traced("device_ms"),
     "nsys_host_8b_ms": _traced("host_ms"),
+    "nsys_host_share_8b_pct": _traced_share,
     "nsys_kernel_1b_ms": _traced("device_ms", other=True),
     "nsys_host_1b_ms": _traced("host_ms", other=True),
+    "nsys_kernel_ratio": lambda s, t: (
+        _traced("device_ms")(s, t) / _traced("device_ms", other=True)(s, t)
+    ),
+    "nsys_host_gap_pct": _host_gap,
 }

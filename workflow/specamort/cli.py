@@ -51,9 +51,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     start.add_argument("--cluster", required=True, help="cluster file")
     start.add_argument("snakemake", nargs="*", help="after --: more arguments for Snakemake")
+    rehearsed = command("rehearse", _rehearse, "the same study without its GPUs, in minutes")
+    rehearsed.add_argument("--full", action="store_true", help="keep repetitions and lengths")
+    rehearsed.add_argument("--cluster", help="cluster file: as its jobs, on CPUs")
+    rehearsed.add_argument("snakemake", nargs="*", help="after --: more arguments for Snakemake")
     command("status", _status, "how far the study is, by records and SLURM's queue")
     model = command("model", _model, "fetch, convert or make the study's models")
     model.add_argument("--model", help="only this one")
+    command("self-check", _self_check, "is this node fit to measure on?", platform=True)
     block = command("measure", _measure, "measure a block, or what it still lacks", platform=True)
     block.add_argument("--replicate", type=int, required=True)
     command(
@@ -65,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     under = command("trace-engine", _trace_engine, "the part of trace under nsys", platform=True)
     under.add_argument("--output", type=Path, required=True)
     under.add_argument("--cell", action="append", required=True)
+    under.add_argument("--tokens", required=True, help="output lengths of a pair, as SHORT,LONG")
+    under.add_argument("--pairs", type=int, required=True)
     command("microbench", _microbench, "standalone kernel times for the roofline", platform=True)
     _plan_options(commands.add_parser("plan", help="should I speculate, and with which gamma?"))
     command("analyse", _analyse, "records to tables")
@@ -132,21 +139,28 @@ def _job(args, terminal):
     """What every measuring command needs: study, platform, model directory, results."""
     from .models import model_dir
     from .orphans import sweep
+    from .self_check import ensure
 
     study = read_study(args.study)
     platform = study.platform(args.platform)
     if killed := sweep((study.results / "logs").resolve()):
         print(f"specamort: ended {len(killed)} processes of a killed job", file=terminal)
-    return study, platform, model_dir(study.model), study.results
+    job = study, platform, model_dir(study.model), study.results
+    if platform.name in study.self_checked:
+        ensure(*job, progress=terminal)
+    return job
 
 
 def _check(args, terminal) -> None:
+    from .prompt_check import check_prompts
+
     study = read_study(args.study)
     blocks = len(study.platforms) * study.replicates
     print(
         f"{study.file}: {len(study.cells)} cells in each of {blocks} blocks; calibration on "
         f"{study.calibration.name}, held out: {', '.join(p.name for p in study.heldout) or 'none'}"
     )
+    print(*check_prompts(study), sep="\n")
 
 
 def _preflight(args, terminal) -> None:
@@ -180,6 +194,21 @@ def _launch(args, terminal) -> None:
     print(f"  stop it     scancel {running} (blocks that were submitted go on)")
 
 
+def _rehearse(args, terminal) -> None:
+    from .prompt_check import check_prompts
+    from .rehearse import NOT_REHEARSED, rehearse, snakemake_command, write_rehearsal
+
+    study = read_study(args.study)
+    if study.rehearses:
+        raise SpecamortError(f"{study.file}: is a rehearsal itself; name {study.rehearses}")
+    print(*check_prompts(study), sep="\n", flush=True)
+    stand_in = write_rehearsal(study, args.full)
+    rehearse(stand_in, snakemake_command(stand_in, args.cluster, args.snakemake), terminal)
+    print(*check_prompts(stand_in), sep="\n")
+    print(f"rehearsed: {stand_in.results / 'report.html'}", "not rehearsed:", sep="\n")
+    print(*(f"  - {what}" for what in NOT_REHEARSED), sep="\n")
+
+
 def _status(args, terminal) -> None:
     from . import slurm, status
 
@@ -198,6 +227,7 @@ def _status(args, terminal) -> None:
 
 def _model(args, terminal) -> None:
     from .models import fetch, model_dir
+    from .prompt_check import check_prompts
 
     study = read_study(args.study)
     if args.model and args.model not in study.models:
@@ -207,6 +237,16 @@ def _model(args, terminal) -> None:
     for model in [study.models[args.model]] if args.model else study.models.values():
         if model.source != "directory" and (args.model or not model_dir(model).exists()):
             fetch(model, model_dir(model), like=model_dir(study.model))
+    if not args.model:
+        print(*check_prompts(study), sep="\n")
+
+
+def _self_check(args, terminal) -> None:
+    """What `_job` makes of every measuring command's first lines, and nothing after them."""
+    from .self_check import ensure
+
+    job = _job(args, terminal)
+    ensure(*job, progress=terminal)
 
 
 def _measure(args, terminal) -> None:
@@ -244,9 +284,16 @@ def _trace(args, terminal) -> None:
 
 
 def _trace_engine(args, terminal) -> None:
+    from dataclasses import replace
+
     from .profile import write_runs
 
+    try:
+        lengths = tuple(map(int, args.tokens.split(",")))
+    except ValueError as e:
+        raise SpecamortError(f"--tokens {args.tokens}: write it as 1,512") from e
     study = read_study(args.study)
+    study = replace(study, profile=replace(study.profile, tokens=lengths, pairs=args.pairs))
     write_runs(study, study.platform(args.platform), args.cell, args.output)
 
 

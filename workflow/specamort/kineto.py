@@ -48,7 +48,9 @@ def read(path: Path) -> Trace:
         device = _outermost([e for e in spans if e.get("cat") == "cpu_op"])
     if not device:
         raise SpecamortError(f"{path}: shows no device activity; was the engine idle?")
-    decode = [e for e in spans if decode_rows([e["name"]])]
+    # not every mark: on a GPU Kineto repeats each as gpu_user_annotation
+    marks = (e for e in spans if e.get("cat") == "user_annotation")
+    decode = [e for e in marks if decode_rows([e["name"]])]
     first = min((e["ts"] for e in decode), default=float("inf"))
     device = [e for e in device if e["ts"] >= first]
     rows = decode_rows([e["name"] for e in decode])

@@ -11,6 +11,7 @@ from .cluster import Cluster, user_setting
 from .errors import SpecamortError
 from .models import is_there, model_dir
 from .preflight import require_site
+from .prompt_check import check_prompts
 from .slurm import controller_name, live_jobs
 from .status import blocks
 from .study import Study, read_study
@@ -76,6 +77,7 @@ def launch(study: Study, cluster: Cluster, results: Path, arguments: list[str]) 
                 f"{model_dir(model)}: is not there; run `specamort model --study {study.file}` "
                 "where there is a network; nothing was submitted"
             )
+    check_prompts(study)
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
     command += ["--config", f"cluster={cluster.file}", "--nolock", *arguments]
     command += ["--configfile", study.file]

@@ -20,9 +20,9 @@ from . import record
 from .engine import Engine
 from .errors import SpecamortError
 from .gpu import marks
-from .provenance import now, provenance, state
+from .provenance import SOFTWARE, now, provenance, state
 from .study import Cell, Platform, Study, digest
-from .workloads import prompt
+from .workloads import prompts
 
 StartEngine = Callable[..., Engine]
 
@@ -90,21 +90,23 @@ def overhead(
 ) -> None:
     """The largest gamma's first cell with the engine's statistics on, then off."""
     source = provenance(study, platform)
-    cell = Cell(next(iter(study.workloads)), min(study.batches), max(study.gammas))
+    cell = study.reading_cost_cell
     pair = {}
     for name in ("on", "off"):
-        engine = start(model, study, platform, cell.gamma, statistics=name == "on")
-        measured = _cell(study, platform, engine, cell, 0, study.warmup, 3 * study.repetitions)
-        engine.close()
+        with _running(start, model, study, platform, cell.gamma, statistics=name == "on") as engine:
+            measured = _cell(study, platform, engine, cell, 0, study.warmup, 3 * study.repetitions)
         pair[name] = _record("overhead", study, platform, 0, cell, source, measured)
     for name, one in pair.items():
         record.write(results / "raw" / "overhead" / platform.name / f"{name}.json", one)
 
 
 def set_marked_aside(results: Path) -> list[Path]:
-    """Move timing records of throttled or shared cells aside, so that they are measured again."""
+    """Move records of throttled or shared cells aside, so that they are measured again."""
+    raw = results / "raw"
     moved = []
-    for path in _timing_paths(results):
+    for path in sorted(raw.rglob("*.json")):
+        if path.is_relative_to(raw / "superseded"):
+            continue
         if marks(record.read(path).get("device_state")):
             record.set_aside(path)
             moved.append(path)
@@ -133,9 +135,9 @@ class Block:
         self._claim = self._partial / "claim"
         self.source = provenance(study, platform)
         wanted = {c: digest(settings(platform.name, c)) for c in cells}
-        kept, moved = _keep(home, wanted, self.source["device"]["uuid"])
-        for path in moved:
-            print(f"specamort: {path}: no longer holds, kept in raw/superseded", file=progress)
+        kept, moved = _keep(home, wanted, self.source)
+        for path, why in moved:
+            print(f"specamort: {path}: {why}; kept in raw/superseded", file=progress)
         self.kept = list(kept.values())
         self.missing = [c for c in cells if c not in kept]
 
@@ -178,25 +180,25 @@ def _cell(
 ) -> dict:
     workload = study.workloads[cell.workload]
     first = replicate * max(study.batches)
-    prompts = [
-        prompt(engine.tokenizer, workload, first + i, study.context_tokens)
-        for i in range(cell.batch)
-    ]
+    which = study.timing_prompts(cell.workload)
+    chosen = prompts(study, engine.tokenizer, which)[first : first + cell.batch]
+    batch = [p.token_ids for p in chosen]
     started, before = now(), state(platform)
     runs = []
     for i in range(warmup + repetitions):
         seed = None
         if workload.sampling.get("temperature", 0) > 0:
             seed = study.seed + 1000 * (replicate * (warmup + repetitions) + i)
-        run = engine.run(prompts, study.tokens_to_generate(cell.gamma), workload.sampling, seed)
+        run = engine.run(batch, study.tokens_to_generate(cell.gamma), workload.sampling, seed)
         if i != warmup:  # one copy of the text is enough to compare draft lengths
             del run["token_ids"]
         runs.append({"index": i, "warmup": i < warmup, "seed": seed, **run})
     return {
         "prompt": {
             "tokens": study.context_tokens,
-            "sha256": [sha256(repr(p).encode()).hexdigest() for p in prompts],
+            "sha256": [sha256(repr(p).encode()).hexdigest() for p in batch],
         },
+        "engine": engine.used,
         "device_state": {"before": before, "after": state(platform)},
         "repetitions": runs,
         "times": {"started": started, "finished": now()},
@@ -215,7 +217,7 @@ def _record(
     settings = study.settings(platform.name, cell)
     return {
         "kind": kind,
-        "origin": "measured",
+        "origin": study.origin,
         "study": study.name,
         "cell": {"platform": platform.name, "replicate": replicate, **asdict(cell)},
         "settings": settings,
@@ -226,8 +228,8 @@ def _record(
 
 
 @contextmanager
-def _running(start: StartEngine, *args) -> Iterator[Engine]:
-    engine = start(*args)
+def _running(start: StartEngine, *args, **options) -> Iterator[Engine]:
+    engine = start(*args, **options)
     try:
         yield engine
     finally:
@@ -243,31 +245,47 @@ def _engines(
             yield from ((c, engine) for c in cells if c.gamma == gamma)
 
 
-def _keep(home: Path, wanted: dict[Any, str], device: str) -> tuple[dict[Any, dict], list[Path]]:
-    """The block's records that still hold, and the paths of those moved aside.
+def _keep(
+    home: Path, wanted: dict[Any, str], source: dict
+) -> tuple[dict[Any, dict], list[tuple[Path, str]]]:
+    """The block's records that still hold, and the paths of those moved aside, with the reason.
 
     Args:
         wanted: the settings' hash of every cell.
+        source: provenance of the job that opens the block; its device and software must be theirs.
     """
-    kept, stale = {}, []
+    kept: dict[Any, tuple[Path, dict]] = {}
+    stale = []
     for cell, expected in wanted.items():
         for path in _places(home, cell):
             try:
                 found = record.read(path)
-            except SpecamortError:
-                found = None
+            except SpecamortError as e:
+                stale.append((path, str(e)))
+                continue
             if cell in kept and found == kept[cell][1]:
                 path.unlink()  # Snakemake restores what a failed job was to update
-            elif found and found["settings_hash"] == expected and cell not in kept:
-                kept[cell] = path, found
+            elif found["settings_hash"] != expected:
+                stale.append((path, "measured with other settings"))
+            elif cell in kept:
+                stale.append((path, "there is another record of this cell"))
             else:
-                stale.append(path)
-    if any(r["provenance"]["device"]["uuid"] != device for _, r in kept.values()):
-        stale += [path for path, _ in kept.values()]
+                kept[cell] = path, found
+    reasons = (_moved_on(found["provenance"], source) for _, found in kept.values())
+    if why := next(filter(None, reasons), None):
+        stale += [(path, why) for path, _ in kept.values()]
         kept = {}
-    for path in stale:
+    for path, _ in stale:
         record.set_aside(path)
     return {cell: found for cell, (_, found) in kept.items()}, stale
+
+
+def _moved_on(then: dict, now: dict) -> str | None:
+    """Why records of then cannot share a block with measurements of now."""
+    if then["device"]["uuid"] != now["device"]["uuid"]:
+        return "the block moved to another device and is measured anew"
+    changed = [f"{k} {then[k]} is now {now[k]}" for k in SOFTWARE if then[k] != now[k]]
+    return f"{', '.join(changed)}: the block is measured anew" if changed else None
 
 
 def _places(home: Path, cell: Any) -> list[Path]:

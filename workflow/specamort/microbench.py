@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import record
-from .provenance import now, provenance
+from .provenance import now, provenance, state
 from .roofline import Shape, gemm_cost, read_shape
 from .study import Platform, Study, digest
 
@@ -19,6 +19,7 @@ _TIMED = 15
 def microbench(study: Study, platform: Platform, model: Path, results: Path) -> None:
     """Measure one platform's kernels at the row counts of the study's grid; write the record."""
     source = provenance(study, platform) | {"started": now()}
+    before = state(platform)
     measured = measure_kernels(
         read_shape(model),
         platform,
@@ -26,21 +27,17 @@ def microbench(study: Study, platform: Platform, model: Path, results: Path) -> 
         batches=list(study.batches),
         gammas=list(study.gammas),
     )
-    settings = {
-        "model": asdict(study.model),
-        "platform": platform.name,
-        "device": platform.device,
-        "dtype": platform.dtype,
-    }
+    settings = study.microbench_settings(platform.name)
     record.write(
         results / "raw" / "microbenchmark" / f"{platform.name}.json",
         {
             "kind": "microbenchmark",
-            "origin": "measured",
+            "origin": study.origin,
             "study": study.name,
             "settings": settings,
             "settings_hash": digest(settings),
             "provenance": source | {"finished": now()},
+            "device_state": {"before": before, "after": state(platform)},
             "microbenchmark": {**measured, "hash": digest(measured)},
         },
     )

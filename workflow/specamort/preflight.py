@@ -6,27 +6,20 @@ Each check is a line, `pass` or `fix` with what to do. Runs on a login node, nee
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from . import nsys
+from .checks import Check
 from .cluster import USER_FILE, Cluster, user_setting
 from .engine import versions
 from .errors import SpecamortError
 from .models import is_there, model_dir
+from .prompt_check import check_prompts
 from .slurm import Site, ask, read_site
 from .study import Study
 
 _SHARED = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs", "fuse.glusterfs"}
 _SPACE_GB = 20
-
-
-@dataclass(frozen=True)
-class Check:
-    what: str
-    fix: str | None = None
-
-    def __str__(self) -> str:
-        return f"fix   {self.what}: {self.fix}" if self.fix else f"pass  {self.what}"
 
 
 def preflight(study: Study, cluster: Cluster, results: Path) -> list[Check]:
@@ -97,6 +90,11 @@ def _here(study: Study, results: Path) -> Iterator[Check]:
     missing = f"run `specamort model --study {study.file}` here, where there is a network"
     for model in study.models.values():
         yield Check(f"model {model_dir(model)}", None if is_there(model) else missing)
+    if all(map(is_there, study.models.values())):
+        try:
+            yield from map(Check, check_prompts(study))
+        except SpecamortError as e:
+            yield Check("prompts", str(e))
     place = next(p for p in (results.resolve(), *results.resolve().parents) if p.exists())
     kind = ask("stat", "-f", "-c", "%T", str(place)).strip()
     local = f"is on {kind}, which the nodes may not see; put the clone on a shared filesystem"
@@ -112,11 +110,15 @@ def _tracer(study: Study, cluster: Cluster) -> Iterator[Check]:
         yield Check("nsys: must be inside the container (not checked)")
         return
     try:
-        found = ask("bash", "-lc", f"{cluster.prefix(Path.cwd())}command -v nsys").strip()
-        yield Check(f"nsys: {found}")
+        said = ask("bash", "-lc", f"{cluster.prefix(Path.cwd())}nsys --version")
     except SpecamortError:
         fix = f"not found; add its module to {cluster.file}: modules, or set profile.tracer: kineto"
         yield Check("nsys", fix)
+        return
+    try:
+        yield Check(f"nsys: {nsys.new_enough(said)}")
+    except SpecamortError as e:
+        yield Check("nsys", str(e))
 
 
 def _space(place: Path) -> Check:

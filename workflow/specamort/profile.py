@@ -17,10 +17,10 @@ from .engine import Engine
 from .errors import SpecamortError
 from .measure import Block
 from .models import model_dir
-from .provenance import now
+from .provenance import now, state
 from .study import Platform, Study, TraceCell, digest
 from .trace import per_step
-from .workloads import prompt
+from .workloads import prompts
 
 StartEngine = Callable[..., Engine]
 
@@ -35,7 +35,7 @@ def trace_platform(
             do not fit the runs.
     """
     if study.profile.tracer == "nsys":
-        nsys.require()
+        nsys.require_version()
     home = results / "raw" / "trace" / platform.name
     cells = study.trace_cells
     bar = tqdm(total=len(cells), unit="trace", file=progress, disable=progress is None)
@@ -46,7 +46,9 @@ def trace_platform(
             bar.set_description(f"{platform.name} {model} gamma {gamma}")
             output = results / "traces" / platform.name / f"{model}-g{gamma}"
             started = now()
-            runs = _traced(study, platform, group, output, start)
+            before = state(platform)
+            runs, used = traced_runs(study, platform, group, output, start)
+            device_state = {"before": before, "after": state(platform)}
             for cell in group:
                 for pair in runs[str(cell)]:  # refused here, while it can be traced again
                     per_step(*pair["traced"], cell.batch * (gamma + 1))
@@ -55,11 +57,13 @@ def trace_platform(
                     cell,
                     {
                         "kind": "trace",
-                        "origin": "measured",
+                        "origin": study.origin,
                         "study": study.name,
                         "settings": settings,
                         "settings_hash": digest(settings),
                         "provenance": block.source | {"started": started, "finished": now()},
+                        "engine": used,
+                        "device_state": device_state,
                         "trace": {
                             "platform": platform.name,
                             **asdict(cell),
@@ -80,12 +84,13 @@ def trace_engine(
     cells: list[TraceCell],
     output: Path,
     start: StartEngine = Engine,
-) -> dict[str, list[dict]]:
+) -> tuple[dict[str, list[dict]], dict]:
     """Run the pairs of cells of one model and gamma on one engine.
 
     Returns:
         By cell, its pairs: `untraced` and `traced`, each the shorter and the longer run. A run's
-        `trace` is the index of its trace in the order in which the tracer wrote them.
+        `trace` is the index of its trace in the order in which the tracer wrote them. And what
+        the engine really used.
     """
     model, gamma = cells[0].model, cells[0].gamma
     tokens = study.trace_tokens(gamma)
@@ -96,26 +101,30 @@ def trace_engine(
         study,
         platform,
         gamma,
-        max_model_len=max(c.context_tokens for c in cells) + max(tokens) + gamma + 1,
+        max_model_len=max(map(study.trace_length, cells)),
         profiler=kinds[study.profile.tracer],
     )
     found: dict[str, list[dict]] = {}
     traced = 0
     try:
         for cell in cells:
-            prompts = [
-                prompt(engine.tokenizer, study.copied, i, cell.context_tokens)
-                for i in range(cell.batch)
-            ]
+            which = study.trace_prompts(cell.context_tokens)
+            chosen = prompts(study, engine.tokenizer, which)[: cell.batch]
+            batch = [p.token_ids for p in chosen]
 
-            def run(length: int, trace: int | None = None, prompts=prompts) -> dict:
+            def run(length: int, trace: int | None = None, batch=batch) -> dict:
                 if trace is not None:
                     engine.start_trace()
-                made = engine.run(prompts, length, study.copied.sampling, None)
+                made = engine.run(batch, length, study.copied.sampling, None)
                 if trace is not None:
                     engine.stop_trace()
                 steps = len(made["step_ms"]) - 1
-                return {"decode_steps": steps, "wall_ms": made["step_ms"][-1], "trace": trace}
+                return {
+                    "decode_steps": steps,
+                    "wall_ms": made["step_ms"][-1],
+                    "counters": made["counters"],
+                    "trace": trace,
+                }
 
             for length in tokens:  # the first of each length compiles
                 run(length)
@@ -130,20 +139,20 @@ def trace_engine(
     finally:
         # Kineto has written its traces; under nsys a worker that is killed spoils the last one.
         engine.close(60 if study.profile.tracer == "nsys" else 1)
-    return found
+    return found, engine.used
 
 
-def _traced(
+def traced_runs(
     study: Study, platform: Platform, cells: list[TraceCell], output: Path, start: StartEngine
-) -> dict[str, list[dict]]:
-    """The runs of `trace_engine` with each index replaced by what its trace shows."""
+) -> tuple[dict[str, list[dict]], dict]:
+    """What `trace_engine` gives, with each index replaced by what its trace shows."""
     for old in output.glob("*.*"):
         old.unlink()
     if study.profile.tracer == "nsys":
         files = _under_nsys(study, platform, cells, output)
-        runs, read = json.loads((output / "runs.json").read_text()), nsys.read
+        (runs, used), read = json.loads((output / "runs.json").read_text()), nsys.read
     else:
-        runs = trace_engine(study, platform, cells, output, start)
+        runs, used = trace_engine(study, platform, cells, output, start)
         files, read = sorted(output.glob("*.pt.trace.json.gz")), kineto.read
     every = [r for pairs in runs.values() for pair in pairs for r in pair["traced"]]
     if len(files) != len(every):
@@ -153,7 +162,7 @@ def _traced(
         )
     for run, file in zip(every, files, strict=True):
         run["trace"] = asdict(read(file))
-    return runs
+    return runs, used
 
 
 def _under_nsys(
@@ -162,6 +171,8 @@ def _under_nsys(
     output.mkdir(parents=True, exist_ok=True)
     program = [sys.executable, "-m", "specamort", "trace-engine", "--study", study.file]
     program += ["--platform", platform.name, "--output", str(output)]
+    program += ["--tokens", "{},{}".format(*study.profile.tokens)]
+    program += ["--pairs", str(study.profile.pairs)]
     for cell in cells:
         program += ["--cell", str(cell)]
     done = subprocess.run(nsys.profile_command(output / "nsys", program))
@@ -171,7 +182,7 @@ def _under_nsys(
 
 
 def write_runs(study: Study, platform: Platform, names: list[str], output: Path) -> None:
-    """What runs under nsys: the pairs of the named cells, into `runs.json`."""
+    """What runs under nsys: the pairs of the named cells and the engine, into `runs.json`."""
     cells = [c for c in study.trace_cells if str(c) in names]
     found = trace_engine(study, platform, cells, output)
     record.write_text(output / "runs.json", json.dumps(found))

@@ -10,6 +10,9 @@ from pathlib import Path
 from . import engine, gpu
 from .study import Platform, Study, digest
 
+# What the records of one block must have in common beside the device.
+SOFTWARE = ("vllm", "torch", "cuda", "driver", "code_version")
+
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -10,9 +10,9 @@ from pathlib import Path
 import fastjsonschema
 
 from .errors import SpecamortError
-from .study import compiled
+from .study import Study, compiled, digest
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _validate = compiled("record")
 
@@ -69,6 +69,31 @@ def set_aside(path: Path) -> None:
     target = raw / "superseded" / when / path.relative_to(raw)
     target.parent.mkdir(parents=True)
     path.replace(target)
+
+
+def read_held(path: Path, study: Study, kind: str, settings: dict) -> dict:
+    """Read a record that the study's numbers may rest on.
+
+    Raises:
+        SpecamortError: as `read`; or it is of another kind, made with other settings than the
+            study file has now, or of another origin (a rehearsal's in a study's place).
+    """
+    found = read(path)
+    if found["kind"] != kind:
+        raise SpecamortError(
+            f"{path}: is a record of kind {found['kind']}, not {kind}; move it away and run again"
+        )
+    if found["origin"] not in (study.origin, "synthetic"):
+        raise SpecamortError(
+            f"{path}: its origin is {found['origin']}, the study's records are {study.origin}; "
+            "move it away and run again"
+        )
+    if found["settings_hash"] != digest(settings):
+        raise SpecamortError(
+            f"{path}: measured with other settings than {study.file} has now; run its rule again "
+            "(it keeps the old record under raw/superseded)"
+        )
+    return found
 
 
 def read(path: Path) -> dict:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from .analysis import not_measured
 from .figures import FIGURES
 from .record import write_text
 from .study import Study
@@ -30,8 +31,9 @@ def write_report(study: Study, results: Path) -> None:
             n: base64.b64encode((results / "figures" / f"{n}.svg").read_bytes()).decode()
             for n in FIGURES
         },
-        synthetic=(t["cells"]["origin"] == "synthetic").any(),
+        banners=banners(t),
         missed=t["acceptance"].query("not in_band").to_dict("records"),
+        disturbed=disturbed(t),
         left_out=t["cells"].query("blocks_left_out > 0").to_dict("records"),
         disagree=t["counter_agreement"].query("not agree").to_dict("records"),
         errors=errors_by_predictor(t["errors"]),
@@ -39,13 +41,13 @@ def write_report(study: Study, results: Path) -> None:
         agreement=t["counter_agreement"],
         cost=t["reading_cost"].iloc[0],
         overheads=t["overheads"]
-        .pivot(index=["platform", "batch"], columns="gamma", values="d")
+        .pivot(index=["origin", "platform", "batch"], columns="gamma", values="d")
         .rename(columns=lambda g: f"d at γ = {g}")
         .reset_index(),
         cells=t["cells"][shown],
         steps=decode_steps(study, t["steps"]),
         step_answer=step_answer(study, t["steps"]),
-        residuals=t["residuals"].drop(columns=["origin", "t_base_ms", "d", "coverage", "tau"]),
+        residuals=t["residuals"].drop(columns=["t_base_ms", "d", "coverage", "tau"]),
         host_terms=t["host_terms"],
         host_answer=host_answer(study, t),
         device_overheads=t["device_overheads"],
@@ -57,6 +59,38 @@ def write_report(study: Study, results: Path) -> None:
         benches=", ".join(sorted(t["overheads"]["microbenchmark"].unique())),
     )
     write_text(results / "report.html", page)
+
+
+BANNERS = {
+    "synthetic": "Every number on this page is synthetic: made by a generator, not measured.",
+    "rehearsal": "This is a rehearsal: stand-ins measured it; no number on this page is a result "
+    "of the study.",
+}
+
+
+def banners(t: dict[str, pd.DataFrame]) -> list[str]:
+    """What the page must say first about numbers that are not the study's."""
+    ours = (frame for name, frame in t.items() if name != "vendor_overheads")
+    return [BANNERS[origin] for origin in not_measured(ours).split()]
+
+
+def disturbed(t: dict[str, pd.DataFrame]) -> list[str]:
+    """One sentence per record, other than timed cells, whose device was throttled or shared."""
+    what = {
+        "steps": "the traces of {model} on {platform}, N = {batch}, γ = {gamma}, "
+        "{context_tokens} tokens",
+        "overheads": "the microbenchmark of {platform}",
+        "counter_agreement": "the counter run of {workload} on {platform}, N = {batch}, "
+        "γ = {gamma}",
+        "reading_cost": "the runs for the cost of reading counters on {platform}",
+    }
+    return list(
+        dict.fromkeys(
+            f"The device was {row['marks'].replace(' ', ' and ')} during {text.format(**row)}."
+            for name, text in what.items()
+            for row in t[name].dropna(subset="marks").to_dict("records")
+        )
+    )
 
 
 def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
@@ -94,9 +128,10 @@ def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
 def decode_steps(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Every traced step, with the times that its figure shows."""
     ranges = [f"{n}{s}" for n in ("device_ms", "host_ms") for s in ("", "_low", "_high")]
-    kept = ["platform", "model", "weights", "tracer", "context_tokens", "batch", "gamma", "pairs"]
-    kept += ["step_ms", *ranges, "device_sum_ms", "untraced_step_ms", "tracer_cost_pct"]
-    return table[kept + [c for c in table if c.split("_")[0] in (*FAMILIES, "other")]]
+    kept = ["origin", "platform", "model", "weights", "tracer", "context_tokens", "batch", "gamma"]
+    kept += ["pairs", "step_ms", *ranges, "device_sum_ms", "traced_step_ms", "tracer_cost_pct"]
+    families = [c for c in table if c.split("_")[0] in (*FAMILIES, "other")]
+    return table[[*kept, *families, "marks"]]
 
 
 def step_answer(study: Study, table: pd.DataFrame) -> str:
@@ -110,7 +145,8 @@ def step_answer(study: Study, table: pd.DataFrame) -> str:
         each = [
             f"{r.step_ms:.1f} ms of {r.model}{' (random weights)' * (r.weights == 'random')} are "
             f"{r.device_ms:.1f} device and {r.host_ms:.1f} host-exposed "
-            f"({100 * r.host_ms / r.step_ms:.0f}%)"
+            f"({100 * r.host_ms / r.step_ms:.0f}%; the tracer's {r.tracer_cost_pct:+.0f}% on a "
+            "step left out)"
             for r in rows.itertuples()
         ]
         ratio = rows["host_ms"].max() / rows["host_ms"].min()
@@ -140,13 +176,15 @@ def host_answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
 
 
 def device_answer(table: pd.DataFrame) -> str:
-    """Where the roofline is furthest from the device."""
-    worst = table.loc[table["step_error_pct"].abs().idxmax()]
+    """Where the roofline is furthest from the device, and how far it is at each batch."""
+    off = table["step_error_pct"].abs()
+    worst = table.loc[off.idxmax()]
+    by_batch = off.groupby(table["batch"]).mean()
+    means = ", ".join(f"{error:.0f}% at N = {n}" for n, error in by_batch.items())
     return (
         f"It is furthest off on {worst['platform']} at N = {worst['batch']}, γ = {worst['gamma']}: "
         f"d is {worst['d_predicted']:.2f} predicted and {worst['d_measured']:.2f} traced, which is "
-        f"{worst['step_error_pct']:+.0f}% of a verify step; on average "
-        f"{table['step_error_pct'].abs().mean():.0f}%."
+        f"{worst['step_error_pct']:+.0f}% of a verify step; on average {means}."
     )
 
 
@@ -154,8 +192,9 @@ def errors_by_predictor(table: pd.DataFrame) -> pd.DataFrame:
     """One row a predictor: mean error per workload, then the largest and the signed mean of all."""
     rows = ["cells_of", "predictor"]
     means = table.pivot(index=rows, columns="workload", values="mape_pct").add_prefix("mean % ")
-    whole = table[table["workload"] == "all"].set_index(rows)[["max_pct", "signed_pct", "cells"]]
-    whole.columns = ["max %", "signed %", "cells"]
+    whole = table[table["workload"] == "all"].set_index(rows)
+    whole = whole[["max_pct", "signed_pct", "cells", "origin"]]
+    whole.columns = ["max %", "signed %", "cells", "origin"]
     return means.join(whole).sort_index(ascending=[False, True]).reset_index()
 
 

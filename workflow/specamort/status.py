@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -9,8 +10,9 @@ import pandas as pd
 from . import record
 from .errors import SpecamortError
 from .measure import block_dir
+from .self_check import self_check_path
 from .slurm import Job, block_name
-from .study import Cell, Study, digest
+from .study import Study
 
 
 def blocks(
@@ -29,8 +31,9 @@ def blocks(
     """
     queue = {j.what: j for j in live}
     rows = []
-    for name, what, paths in _jobs(study, results):
-        there = [r for p in paths if (r := _record(study, p))]
+    for name, what, wanted in _jobs(study, results):
+        paths = [path for path, *_ in wanted]
+        there = [r for one in wanted if (r := _record(study, *one))]
         job = queue.get(what)
         state = "to submit"
         if len(there) == len(paths) and not job:
@@ -107,46 +110,60 @@ def overview(table: pd.DataFrame, spent: float | None) -> str:
     return "\n".join(lines)
 
 
-def _jobs(study: Study, results: Path) -> Iterator[tuple[str, str, list[Path]]]:
-    """Name, SLURM name and records of every measuring job, in the order a person expects."""
+def _jobs(study: Study, results: Path) -> Iterator[tuple[str, str, list[tuple]]]:
+    """Name, SLURM name and records of every measuring job, in the order a person expects.
+
+    A record is its path, kind and settings, as `record.read_held` takes them.
+    """
     raw, own = results / "raw", study.calibration.name
+    for p in study.self_checked:
+        yield (
+            f"{p} self-check",
+            block_name("self_check", study.name, p),
+            [(self_check_path(results, p), "self_check", study.self_check_settings(p))],
+        )
     for p in study.platforms:
         for r in range(study.replicates):
             home = block_dir(results, p, r)
             yield (
                 f"{p} r{r}",
                 block_name("measure", study.name, p, r),
-                [home / f"{c}.json" for c in study.cells],
+                [(home / f"{c}.json", "timing", study.settings(p, c)) for c in study.cells],
             )
     for p in study.platforms:
         yield (
             f"{p} microbench",
             block_name("microbench", study.name, p),
-            [raw / "microbenchmark" / f"{p}.json"],
+            [
+                (
+                    raw / "microbenchmark" / f"{p}.json",
+                    "microbenchmark",
+                    study.microbench_settings(p),
+                )
+            ],
         )
     for p in study.platforms:
-        traced = [raw / "trace" / p / f"{c}.json" for c in study.trace_cells]
+        traced = [
+            (raw / "trace" / p / f"{c}.json", "trace", study.trace_settings(p, c))
+            for c in study.trace_cells
+        ]
         yield f"{p} trace", block_name("trace", study.name, p), traced
-    counted = [raw / "counter" / own / f"{c}.json" for c in study.cells if c.gamma]
+    counted = [
+        (raw / "counter" / own / f"{c}.json", "counter", study.settings(own, c))
+        for c in study.cells
+        if c.gamma
+    ]
     yield f"{own} count", block_name("count", study.name, own), counted
-    pair = [raw / "overhead" / own / f"{s}.json" for s in ("on", "off")]
+    once = ("overhead", study.settings(own, study.reading_cost_cell))
+    pair = [(raw / "overhead" / own / f"{s}.json", *once) for s in ("on", "off")]
     yield f"{own} overhead", block_name("overhead", study.name, own), pair
 
 
-def _record(study: Study, path: Path) -> dict | None:
+def _record(study: Study, path: Path, kind: str, settings: dict) -> dict | None:
     """A record that holds, in its place or waiting for the rest of its block."""
     for place in (path, path.parent / "partial" / path.name):
-        try:
-            found = record.read(place)
-        except SpecamortError:
-            continue
-        if found["kind"] not in ("timing", "counter"):
-            return found
-        where = {k: v for k, v in found["cell"].items() if k not in ("platform", "replicate")}
-        if found["settings_hash"] == digest(
-            study.settings(found["cell"]["platform"], Cell(**where))
-        ):
-            return found
+        with suppress(SpecamortError):
+            return record.read_held(place, study, kind, settings)
     return None
 
 

@@ -5,8 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from importlib import resources
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import yaml
 from .errors import SpecamortError
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
+TEXTS = Path(__file__).resolve().parent / "texts"
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,23 @@ class TraceCell:
 
 
 @dataclass(frozen=True)
+class PromptSet:
+    """Prompts of one workload and context, and what is generated after them.
+
+    Attributes:
+        count: how many different ones.
+        output_tokens: before they are rounded up to whole steps.
+        tokens: the output at each gamma.
+    """
+
+    workload: str
+    context_tokens: int
+    count: int
+    output_tokens: int
+    tokens: dict[int, int]
+
+
+@dataclass(frozen=True)
 class Profile:
     """Attributes:
     tokens: lengths of the two runs of a pair at gamma 0; at gamma, the same number of steps.
@@ -113,6 +130,12 @@ class Study:
     drafter: dict
     engine: dict
     profile: Profile
+    rehearses: str | None = None  # the study file that this one stands in for, see `rehearse`
+
+    @property
+    def origin(self) -> str:
+        """What its records, tables and figures say of where their numbers come from."""
+        return "rehearsal" if self.rehearses else "measured"
 
     @property
     def models(self) -> dict[str, Model]:
@@ -153,17 +176,64 @@ class Study:
 
     @property
     def trace_cells(self) -> list[TraceCell]:
-        """Each model's decode step, and the own model's verify steps at the smallest batch."""
-        smallest = [min(self.batches)]
-        verify = product([self.model.name], [self.context_tokens], smallest, self.gammas)
+        """Each model's decode step, and the own model's verify steps at every batch."""
+        verify = product([self.model.name], [self.context_tokens], self.batches, self.gammas)
         decode = product(self.models, [self.profile.context_tokens], [1], [0])
         cells = dict.fromkeys(TraceCell(*c) for c in (*verify, *decode))
         return sorted(cells, key=lambda c: (list(self.models).index(c.model), c.gamma))
 
+    @property
+    def reading_cost_cell(self) -> Cell:
+        """The cell that is run with the engine's statistics on, then off."""
+        return Cell(next(iter(self.workloads)), min(self.batches), max(self.gammas))
+
     def trace_tokens(self, gamma: int) -> tuple[int, int]:
-        """Output lengths of a pair's two runs: as many steps at every gamma."""
-        short, long = (1 + (t - 1) * (gamma + 1) for t in self.profile.tokens)
+        """Output lengths of a pair's two runs: about as many tokens at every gamma.
+
+        Equal steps would let a copy at a large gamma run out of its passage, and end in a longer
+        context than the steps it is compared with.
+        """
+        short, long = (_whole_steps(t, gamma) for t in self.profile.tokens)
         return short, long
+
+    def trace_length(self, cell: TraceCell) -> int:
+        """Prompt and output of a traced run at most."""
+        return cell.context_tokens + self.trace_tokens(cell.gamma)[1] + cell.gamma + 1
+
+    @property
+    def self_checked(self) -> list[str]:
+        """Platforms whose first job is a self-check: GPUs, and what stands in for them."""
+        checked = (p for p in self.platforms.values() if p.device == "cuda" or self.rehearses)
+        return [p.name for p in checked]
+
+    def self_check_settings(self, platform: str) -> dict:
+        """Everything a platform's self-check depends on beside its software."""
+        return {
+            "platform": self._device(platform),
+            "model": asdict(self.model),
+            "drafter": self.drafter,
+            "engine": self.engine,
+            "tracer": self.profile.tracer,
+        }
+
+    def timing_prompts(self, workload: str) -> PromptSet:
+        """What the timed cells of a workload ask for; counter runs share it."""
+        tokens = {g: self.tokens_to_generate(g) for g in self.gammas}
+        count = self.replicates * max(self.batches)
+        return PromptSet(workload, self.context_tokens, count, self.output_tokens, tokens)
+
+    def trace_prompts(self, context_tokens: int) -> PromptSet:
+        """What the traces at a context ask for."""
+        cells = [c for c in self.trace_cells if c.context_tokens == context_tokens]
+        tokens = {c.gamma: self.trace_tokens(c.gamma)[1] for c in cells}
+        count, longest = max(c.batch for c in cells), self.profile.tokens[1]
+        return PromptSet(self.copied.name, context_tokens, count, longest, tokens)
+
+    @property
+    def prompt_sets(self) -> list[PromptSet]:
+        """Every prompt that the study's jobs ask for, traces included."""
+        contexts = dict.fromkeys((self.context_tokens, self.profile.context_tokens))
+        return [*map(self.timing_prompts, self.workloads), *map(self.trace_prompts, contexts)]
 
     @property
     def max_model_len(self) -> int:
@@ -171,13 +241,8 @@ class Study:
         return self.context_tokens + longest + max(self.gammas) + 1
 
     def tokens_to_generate(self, gamma: int) -> int:
-        """Output length at `gamma`: the first token and whole steps of gamma + 1 after it.
-
-        With full acceptance a length that is not 1 + k(gamma + 1) wastes part of the last
-        verify step, which would read as a verify cost that does not exist.
-        """
-        steps = -(-(self.output_tokens - 1) // (gamma + 1))
-        return 1 + steps * (gamma + 1)
+        """Output length of a timed repetition at `gamma`; see `_whole_steps`."""
+        return _whole_steps(self.output_tokens, gamma)
 
     def settings(self, platform: str, cell: Cell) -> dict:
         """Everything a measured number of `cell` depends on, and nothing else."""
@@ -188,6 +253,8 @@ class Study:
             "warmup": self.warmup,
             "repetitions": self.repetitions,
             "seed": self.seed,
+            # which passages: replicate r begins at the r-th stretch of so many prompts
+            "prompts_per_replicate": max(self.batches) if self.replicates > 1 else None,
         }
 
     def trace_settings(self, platform: str, cell: TraceCell) -> dict:
@@ -200,12 +267,28 @@ class Study:
             "pairs": self.profile.pairs,
         }
 
-    def _where(self, platform: str, workload: Workload, cell: Cell | TraceCell) -> dict:
-        p, w = self.platforms[platform], workload
+    def microbench_settings(self, platform: str) -> dict:
+        """Everything a platform's microbenchmark depends on, and nothing else."""
         return {
-            "platform": {k: getattr(p, k) for k in ("name", "device", "dtype", "gpu", "threads")},
+            "platform": self._device(platform),
+            "model": asdict(self.model),
+            "context_tokens": self.context_tokens,
+            "batches": list(self.batches),
+            "gammas": list(self.gammas),
+        }
+
+    def _device(self, platform: str) -> dict:
+        p = self.platforms[platform]
+        return {k: getattr(p, k) for k in ("name", "device", "dtype", "gpu", "threads")}
+
+    def _where(self, platform: str, workload: Workload, cell: Cell | TraceCell) -> dict:
+        w = workload
+        return {
+            "platform": self._device(platform),
+            "origin": self.origin,
             "workload": {k: getattr(w, k) for k in ("name", "kind", "chat", "text", "sampling")},
-            "text_sha256": hashlib.sha256(read_text(w.text).encode()).hexdigest(),
+            "text_sha256": text_sha256(w.text),
+            "draftable": w.alpha_min if w.kind == "repeat" else None,
             "batch": cell.batch,
             "gamma": cell.gamma,
             "drafter": self.drafter,
@@ -213,14 +296,48 @@ class Study:
         }
 
 
+def _whole_steps(tokens: int, gamma: int) -> int:
+    """At least `tokens`: the first one, and whole steps of gamma + 1 after it.
+
+    With full acceptance a length that is not 1 + k(gamma + 1) wastes part of the last verify
+    step, which would read as a verify cost that does not exist.
+    """
+    return 1 + -(-(tokens - 1) // (gamma + 1)) * (gamma + 1)
+
+
 def digest(value: object) -> str:
     """Hash of a JSON value, the same for equal values whatever their key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@cache
 def read_text(name: str) -> str:
-    """A text shipped with the package: passages separated by blank lines."""
-    return (resources.files(__package__) / "texts" / f"{name}.txt").read_text()
+    """A text shipped with the package: passages separated by blank lines.
+
+    Raises:
+        SpecamortError: it is not the text that was shipped.
+    """
+    content = (TEXTS / f"{name}.txt").read_bytes()
+    if hashlib.sha256(content).hexdigest() != text_sha256(name):
+        raise SpecamortError(
+            f"{TEXTS / name}.txt: was cut or edited since it was shipped; restore it "
+            "(`git checkout`), its prompts would not be the study's"
+        )
+    return content.decode()
+
+
+def texts() -> list[str]:
+    """Names of the texts that are shipped."""
+    return list(_shipped())
+
+
+def text_sha256(name: str) -> str:
+    return _shipped()[name]["sha256"]
+
+
+@cache
+def _shipped() -> dict[str, dict]:
+    return yaml.safe_load((TEXTS / "texts.yaml").read_text())
 
 
 def read_study(path: str | Path) -> Study:
@@ -270,6 +387,12 @@ def _check(study: Study) -> None:
         refuse("gammas", "has only 0; add at least one draft length to measure")
     if study.drafter["prompt_lookup_min"] > study.drafter["prompt_lookup_max"]:
         refuse("drafter.prompt_lookup_min", "is larger than prompt_lookup_max")
+    for p in study.platforms.values():
+        if p.device == "cpu" and study.engine["model_runner"] == "v2":
+            refuse(
+                "engine.model_runner",
+                f"v2 needs Triton, which the CPU engine of platform {p.name} lacks; say v1",
+            )
     if "repeat" not in {w.kind for w in study.workloads.values()}:
         refuse("workloads", "has none of kind repeat; traces and figure 3 need full acceptance")
     _check_model(study.model, "model", refuse)
@@ -286,8 +409,9 @@ def _check(study: Study) -> None:
     for w in study.workloads.values():
         if w.alpha_min > w.alpha_max:
             refuse(f"workloads.{w.name}.alpha_min", "is larger than alpha_max")
-        if not (resources.files(__package__) / "texts" / f"{w.text}.txt").is_file():
-            refuse(f"workloads.{w.name}.text", f"there is no text {w.text!r} in specamort/texts")
+        if w.text not in texts():
+            refuse(f"workloads.{w.name}.text", f"no text is {w.text!r}; name one of {texts()}")
+        read_text(w.text)
 
 
 def _check_model(model: Model, where: str, refuse: Callable[[str, str], None]) -> None:

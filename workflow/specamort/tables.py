@@ -1,6 +1,7 @@
 """The edge between records and analysis: read every record of a study, write every table."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +12,9 @@ from .claims import Tables, claims
 from .errors import SpecamortError
 from .measure import block_dir
 from .plan import Acceptance, Calibration
+from .provenance import SOFTWARE
 from .roofline import vendor_overheads
-from .study import Study, digest
+from .study import Study
 
 NAMES = [
     *("repetitions", "cells", "acceptance", "overheads", "predictions", "errors", "residuals"),
@@ -41,15 +43,10 @@ def timing_records(study: Study, results: Path) -> list[dict]:
     def load(where: tuple) -> dict:
         platform, replicate, cell = where
         path = block_dir(results, platform, replicate) / f"{cell}.json"
-        found = record.read(path)
+        found = record.read_held(path, study, "timing", study.settings(platform, cell))
         wanted = {"platform": platform, "replicate": replicate} | cell.__dict__
-        if found["kind"] != "timing" or found["cell"] != wanted:
+        if found["cell"] != wanted:
             raise SpecamortError(f"{path}: holds another cell; move it away and run again")
-        if found["settings_hash"] != digest(study.settings(platform, cell)):
-            raise SpecamortError(
-                f"{path}: measured with other settings than {study.file} has now; run the "
-                "measure rule again (it keeps the old record under raw/superseded)"
-            )
         return found
 
     places = [
@@ -57,46 +54,90 @@ def timing_records(study: Study, results: Path) -> list[dict]:
     ]
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(load, places))
-    mixed = pd.DataFrame(
-        {
-            (r["cell"]["platform"], r["cell"]["replicate"], r["provenance"]["device"]["uuid"])
-            for r in found
-        }
-    )
-    doubled = mixed[mixed.duplicated([0, 1], keep=False)]
-    if len(doubled):
-        platform, replicate = doubled.iloc[0, :2]
-        raise SpecamortError(
-            f"{block_dir(results, platform, replicate)}: records of more than one device in one "
-            "block; move the block away and run again"
-        )
+    _require_whole_blocks(study, results, found)
+    _require_own_prompts(study, found)
     return found
+
+
+def _require_whole_blocks(study: Study, results: Path, records: list[dict]) -> None:
+    """One device and one software a block: else its baseline is of something else."""
+    blocks = pd.DataFrame(
+        [
+            {"platform": r["cell"]["platform"], "replicate": r["cell"]["replicate"]}
+            | {"device": r["provenance"]["device"]["uuid"]}
+            | {k: str(r["provenance"][k]) for k in SOFTWARE}
+            for r in records
+        ]
+    )
+    kinds = blocks.groupby(["platform", "replicate"]).nunique()
+    for (platform, replicate), row in kinds.iterrows():
+        if mixed := [k for k in kinds if row[k] > 1]:
+            raise SpecamortError(
+                f"{block_dir(results, platform, replicate)}: records of more than one "
+                f"{', '.join(mixed)} in one block; move the block away and run again"
+            )
+
+
+def _require_own_prompts(study: Study, records: list[dict]) -> None:
+    """No two sequences of a workload, of whatever replicate, had one prompt."""
+    seen: dict[tuple, tuple] = {}
+    for r in records:
+        c = r["cell"]
+        for i, sha256 in enumerate(r["prompt"]["sha256"]):
+            mine = (c["replicate"], i)
+            first = seen.setdefault((c["platform"], c["workload"], sha256), mine)
+            if first != mine:
+                raise SpecamortError(
+                    f"{study.name}: on {c['platform']}, {c['workload']}, sequence {i} of replicate "
+                    f"{c['replicate']} has the prompt of sequence {first[1]} of replicate "
+                    f"{first[0]}; replicates must differ, measure the block anew"
+                )
 
 
 def write_tables(study: Study, results: Path) -> None:
     """All of a study's tables, CSV each and Parquet for the two long ones."""
     raw = results / "raw"
+
+    def held(path: Path, kind: str, settings: dict) -> dict:
+        return record.read_held(path, study, kind, settings)
+
     records = timing_records(study, results)
     reps = analysis.repetitions(records)
     table = analysis.cells(reps, study.seed)
     benches = {
-        p: record.read(raw / "microbenchmark" / f"{p}.json")["microbenchmark"]
+        p: r["microbenchmark"] | {"origin": r["origin"], "marks": analysis.device_marks(r)}
         for p in study.platforms
+        for r in (
+            held(
+                raw / "microbenchmark" / f"{p}.json", "microbenchmark", study.microbench_settings(p)
+            ),
+        )
     }
     d = analysis.overheads(study, benches)
     calibrated = analysis.acceptance(study, table)
     host = analysis.host_terms(study, table, calibrated, d)
     predicted = analysis.predictions(study, table, calibrated, d, host)
     pairs = decomposition.pairs(
-        record.read(raw / "trace" / p / f"{c}.json")
+        held(raw / "trace" / p / f"{c}.json", "trace", study.trace_settings(p, c))
         for p in study.platforms
         for c in study.trace_cells
     )
     steps = decomposition.steps(pairs)
     own = study.calibration.name
-    counters = [record.read(raw / "counter" / own / f"{c}.json") for c in study.cells if c.gamma]
+    counters = [
+        held(raw / "counter" / own / f"{c}.json", "counter", study.settings(own, c))
+        for c in study.cells
+        if c.gamma
+    ]
     cost = analysis.reading_cost(
-        *(record.read(raw / "overhead" / own / f"{state}.json") for state in ("on", "off"))
+        *(
+            held(
+                raw / "overhead" / own / f"{state}.json",
+                "overhead",
+                study.settings(own, study.reading_cost_cell),
+            )
+            for state in ("on", "off")
+        )
     )
     out = {
         "repetitions": reps,
@@ -119,20 +160,8 @@ def write_tables(study: Study, results: Path) -> None:
         "host_terms": host,
         "vendor_overheads": vendor_overheads(_data("vendor")),
     }
-    published = _data("published")
-    out["claims"] = claims(
-        study,
-        published,
-        Tables(
-            out["cells"],
-            out["acceptance"],
-            out["overheads"],
-            out["errors"],
-            out["residuals"],
-            out["timing_alpha"],
-            steps,
-        ),
-    )
+    told = {f.name: out[f.name] for f in fields(Tables)}
+    out["claims"] = claims(study, _data("published"), Tables(**told))
     for name, frame in out.items():
         record.write_text(results / "tables" / f"{name}.csv", frame.to_csv(index=False))
     for name in ("repetitions", "cells"):
@@ -140,7 +169,7 @@ def write_tables(study: Study, results: Path) -> None:
             out[name].to_parquet(path, index=False)
 
 
-def _data(name: str) -> list[dict]:
+def _data(name: str):
     return yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text())
 
 
@@ -174,6 +203,10 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     Raises:
         SpecamortError: the study is not finished, or has no such platform or batch.
     """
+    if study.rehearses:
+        raise SpecamortError(
+            f"{study.file}: is a rehearsal, stand-ins measured it; plan with {study.rehearses}"
+        )
     study.platform(platform)
     if batch not in study.batches:
         known = ", ".join(map(str, study.batches))

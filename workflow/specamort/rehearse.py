@@ -1,0 +1,169 @@
+"""A rehearsal: the same study without its GPUs, to find here what a GPU-hour would find.
+
+The grid, the lengths of the prompts, the rules, blocks, traces and the report are the study's. The
+devices, the model and the tracer are stand-ins, and outputs are as short as the rules accept, so
+no number of it is a result: its records, tables and figures say `rehearsal`.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from pathlib import Path
+
+import psutil
+import yaml
+from tqdm import tqdm
+
+from . import record
+from .errors import SpecamortError
+from .models import EMBEDDED
+from .status import blocks
+from .study import Study, load_yaml, parse_study, read_study
+
+_SHAPE = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 10,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+_ENGINE_GB = 8  # of memory, for one engine and its front end
+_MOST_SIDE_BY_SIDE = 4
+NOT_REHEARSED = (
+    "the GPU's kernels, their times and their memory; vLLM's CUDA build",
+    "nsys: traces were taken with Kineto",
+    "NVML: the wrong GPU, a throttled or a shared one",
+    "the models: weights, licence, and whether they copy when asked (the stand-in does not, so "
+    "`repeat` was raw text that repeats; the study's chat prompts were built and measured)",
+)
+
+
+def rehearsal(raw: dict, file: str, full: bool = False) -> dict:
+    """The study mapping that rehearses `raw`, which was read from `file`.
+
+    Args:
+        full: keep warm-ups, repetitions, output and trace lengths.
+    """
+    made = deepcopy(raw)
+    made |= {"name": f"{raw['name']}-rehearsal", "rehearses": file}
+    made["model"] = {k: v for k, v in vars(EMBEDDED).items() if v is not None}
+    for p in made["platforms"].values():
+        if p["device"] == "cuda":
+            del p["gpu"]
+            p |= {"device": "cpu", "threads": 1, "label": f"{p['label']} (stand-in)"}
+    for w in made["workloads"].values():
+        if w["kind"] == "repeat":
+            w["chat"] = False
+        else:  # what the stand-in's text is like says nothing of the model's
+            w |= {"alpha_min": 0.0, "alpha_max": 1.0}
+    # every repetition of a cell has the same prompts: their prefill is paid once
+    made["engine"] |= {"enable_prefix_caching": True, "model_runner": "v1"}
+    profile = made["profile"]
+    profile["tracer"] = "kineto"
+    profile["models"] = [
+        m
+        if m["source"] == "random"
+        else {"name": f"{m['name']}-stand-in", "source": "random", "shape": _SHAPE}
+        for m in profile["models"]
+    ]
+    if not full:
+        verify = max(made["gammas"]) + 1
+        made |= {"warmup": 1, "repetitions": 1, "output_tokens": 1 + 2 * verify}
+        first = min(profile["tokens"])
+        profile |= {"pairs": 1, "tokens": [first, first + 2 * verify]}
+    return made
+
+
+def write_rehearsal(study: Study, full: bool) -> Study:
+    """The study that rehearses `study`, in a file of its own results folder."""
+    made = rehearsal(load_yaml(study.file), study.file, full)
+    parse_study(made, f"the rehearsal of {study.file}")
+    path = Path("results") / made["name"] / "study.yaml"
+    text = f"# Made by `specamort rehearse`.\n{yaml.safe_dump(made, sort_keys=False)}"
+    if not path.is_file() or path.read_text() != text:
+        record.write_text(path, text)
+    return read_study(path)
+
+
+def rehearse(study: Study, command: list[str], progress=None) -> None:
+    """Run the rehearsal's DAG with a bar over all of its records.
+
+    Args:
+        study: of `write_rehearsal`.
+        command: Snakemake with its arguments.
+
+    Raises:
+        SpecamortError: a rule failed (by its own sentence), or another study runs here.
+    """
+    log = study.results / "rehearsal.log"
+    with _alone(), log.open("w") as output:
+        run = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            _watch(study, run, progress)
+        finally:
+            _stop(run)
+    if run.returncode:
+        lines = log.read_text().splitlines()
+        said = dict.fromkeys(x for x in lines if x.startswith(("specamort:", "fix ")))
+        raise SpecamortError("; ".join(said) or f"the workflow stopped; see {log}")
+
+
+def snakemake_command(study: Study, cluster: str | None, arguments: list[str]) -> list[str]:
+    """Snakemake for the rehearsal: side by side on this machine, or as the cluster's jobs."""
+    command = [sys.executable, "-m", "snakemake", "--configfile", study.file, "--nolock"]
+    if cluster:
+        command += ["--profile", "profiles/slurm", "--config", f"cluster={cluster}"]
+    else:
+        command += ["--profile", "profiles/local", "--resources", f"device={side_by_side()}"]
+    return [*command, *arguments]
+
+
+def side_by_side() -> int:
+    """How many engines this machine holds at once: a core and memory for each."""
+    fitting = psutil.virtual_memory().available // (_ENGINE_GB * 10**9)
+    cores = len(os.sched_getaffinity(0))
+    return int(max(1, min(cores, fitting, _MOST_SIDE_BY_SIDE)))
+
+
+def _watch(study: Study, run: subprocess.Popen, progress) -> None:
+    with tqdm(unit="record", file=progress, disable=progress is None) as bar:
+        while True:
+            table = blocks(study, study.results, [], {})
+            if bar.total is None:
+                bar.initial = int(table["done"].sum())
+                bar.n = bar.initial
+            bar.total = int(table["cells"].sum())
+            bar.n = int(table["done"].sum())
+            under_way = table.query("0 < done < cells")["job"].tolist()
+            bar.set_description(", ".join(under_way[:2]) or "rehearsal")
+            if run.poll() is not None:
+                return
+            time.sleep(5)
+
+
+def _stop(run: subprocess.Popen) -> None:
+    """End Snakemake and its jobs in order: each closes its engine and keeps what it has."""
+    if run.poll() is not None:
+        return
+    for job in psutil.Process(run.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "--study" in job.cmdline():
+                job.terminate()
+    run.terminate()
+    run.wait()
+
+
+@contextmanager
+def _alone():
+    """The lock of `make study`: one study at a time in a checkout, gone with its holder."""
+    Path("results").mkdir(exist_ok=True)
+    with Path("results/.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise SpecamortError("another study is running here; wait for it") from e
+        yield

@@ -1,0 +1,177 @@
+"""The first job on each GPU: everything else waits until this node and its software have passed.
+
+About three minutes: a wrong driver, engine, tracer or device is found before hours of a study are
+spent on it. It is made anew when the driver or a package changes.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from . import gpu, nsys, record
+from .checks import Check
+from .engine import Engine
+from .errors import SpecamortError
+from .microbench import measure_kernels
+from .profile import traced_runs
+from .provenance import now, provenance
+from .roofline import read_shape
+from .study import Platform, Study, TraceCell, digest
+from .workloads import prompts
+
+StartEngine = Callable[..., Engine]
+
+_SAME = ("vllm", "torch", "cuda", "driver")
+_FAMILIES = ("attention", "gemm", "sampling")
+_STEPS = 8
+
+
+def self_check_path(results: Path, platform: str) -> Path:
+    return results / "raw" / "self_check" / f"{platform}.json"
+
+
+def ensure(
+    study: Study,
+    platform: Platform,
+    model: Path,
+    results: Path,
+    progress=None,
+    start: StartEngine = Engine,
+) -> None:
+    """Check the platform unless a check of this software has passed; a line each to `progress`.
+
+    Raises:
+        SpecamortError: something is to be fixed; what was checked before it stays passed.
+    """
+    source = provenance(study, platform)
+    path = self_check_path(results, platform.name)
+    settings = study.self_check_settings(platform.name)
+    if _passed(path, source, digest(settings)):
+        return
+    done, started = [], now()
+    for check in checks(study, platform, source, model, results, start):
+        print(check, file=progress, flush=True)
+        done.append(check)
+    if wrong := [c for c in done if c.fix]:
+        raise SpecamortError(
+            f"self-check of {platform.name}: {len(wrong)} of {len(done)} to fix; first: "
+            f"{wrong[0].what}: {wrong[0].fix}"
+        )
+    record.write(
+        path,
+        {
+            "kind": "self_check",
+            "origin": study.origin,
+            "study": study.name,
+            "settings": settings,
+            "settings_hash": digest(settings),
+            "provenance": source | {"started": started, "finished": now()},
+            "self_check": {"platform": platform.name, "checks": [vars(c) for c in done]},
+        },
+    )
+
+
+def checks(
+    study: Study, platform: Platform, source: dict, model: Path, results: Path, start: StartEngine
+) -> Iterator[Check]:
+    """Every check, cheapest first; none is begun after one that the next would trip over."""
+    yield Check(f"device: {source['device']['name']}, driver {source['driver']}")
+    cuda = f"CUDA {source['cuda']}" if source["cuda"] else "no CUDA"
+    packages = f"{source['vllm']}, torch {source['torch']} ({cuda})"
+    old = gpu.driver_too_old(source) if platform.device == "cuda" else None
+    yield Check(packages, old)
+    if old:
+        return
+    if study.profile.tracer == "nsys":
+        version = _tried("tracer", lambda: f"nsys {nsys.require_version()}")
+        yield version
+        if version.fix:
+            return
+    yield _tried("microbenchmark", lambda: _smallest_case(study, platform, model))
+    yield _tried("engine at gamma 0", lambda: _decodes(study, platform, model, start))
+    gamma = min(g for g in study.gammas if g)
+    try:
+        runs, used = _short_trace(study, platform, gamma, results, start)
+    except SpecamortError as e:
+        yield Check(f"engine at gamma {gamma}, traced with {study.profile.tracer}", str(e))
+        return
+    yield Check(
+        f"engine at gamma {gamma}: runner {used['model_runner']}, {used['drafter']}, attention "
+        f"{used['attention_backend']}, CUDA graphs {used['cudagraph_mode']}"
+    )
+    yield _accepted(study, gamma, runs["untraced"][1]["counters"])
+    yield _families(study, runs["traced"][1]["trace"])
+    if platform.device == "cuda":
+        yield _tried("NVML", lambda: f"NVML: {gpu.reading()['clocks_mhz']['sm']} MHz")
+
+
+def _passed(path: Path, source: dict, settings_hash: str) -> bool:
+    if not path.exists():
+        return False
+    try:
+        found = record.read(path)
+    except SpecamortError:
+        return False
+    then = found["provenance"]
+    return found["settings_hash"] == settings_hash and all(then[k] == source[k] for k in _SAME)
+
+
+def _tried(what: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(check())
+    except SpecamortError as e:
+        return Check(what, str(e))
+
+
+def _smallest_case(study: Study, platform: Platform, model: Path) -> str:
+    smallest = {"batches": [min(study.batches)], "gammas": [0]}
+    found = measure_kernels(read_shape(model), platform, study.context_tokens, **smallest)
+    times = [ms for by_rows in found["gemm"].values() for ms in by_rows.values()]
+    times += [ms for by_rows in found["attention"].values() for ms in by_rows.values()]
+    if not all(math.isfinite(x) and x > 0 for x in [*times, found["bandwidth"], found["peak"]]):
+        raise SpecamortError("gives times that are not positive numbers; is the device healthy?")
+    return (
+        f"microbenchmark: {found['bandwidth'] / 1e9:.0f} GB/s, {found['peak'] / 1e12:.2f} Tflop/s"
+    )
+
+
+def _decodes(study: Study, platform: Platform, model: Path, start: StartEngine) -> str:
+    engine = start(model, study, platform, 0)
+    try:
+        which = study.timing_prompts(study.copied.name)
+        prompt = prompts(study, engine.tokenizer, which)[0]
+        made = engine.run([prompt.token_ids], 1 + _STEPS, study.copied.sampling, None)
+    finally:
+        engine.close()
+    step_ms = made["step_ms"][-1] / (len(made["step_ms"]) - 1)
+    return f"engine at gamma 0: a step of {step_ms:.1f} ms"
+
+
+def _short_trace(
+    study: Study, platform: Platform, gamma: int, results: Path, start: StartEngine
+) -> tuple[dict, dict]:
+    """One pair of runs, a few verify steps, by the study's own tracer; and the engine used."""
+    lengths = (1, 1 + _STEPS * (gamma + 1))
+    short = replace(study, profile=replace(study.profile, tokens=lengths, pairs=1))
+    cell = TraceCell(study.model.name, study.context_tokens, min(study.batches), gamma)
+    output = results / "traces" / platform.name / "self-check"
+    runs, used = traced_runs(short, platform, [cell], output, start)
+    return runs[str(cell)][0], used
+
+
+def _accepted(study: Study, gamma: int, counters: dict) -> Check:
+    least = study.copied.alpha_min
+    if not counters["drafted"]:
+        return Check("counters", "nothing was drafted; does the engine run the study's drafter?")
+    alpha = counters["accepted"] / counters["drafted"]
+    what = f"counters: {counters['accepted']} of {counters['drafted']} drafts accepted on a copy"
+    wrong = f"alpha is {alpha:.2f}, workloads.{study.copied.name}.alpha_min {least}"
+    return Check(what, wrong if alpha < least else None)
+
+
+def _families(study: Study, trace: dict) -> Check:
+    missing = [f for f in _FAMILIES if not trace["family_ms"].get(f)]
+    what = f"trace by {study.profile.tracer}: {trace['events']} intervals"
+    wrong = f"shows no {', no '.join(missing)} kernel; it does not see all of the engine's work"
+    return Check(what, wrong if missing else None)

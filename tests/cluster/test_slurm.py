@@ -15,8 +15,11 @@ import time
 import psutil
 import pytest
 
+import synthetic
 from conftest import ROOT
+from phoenix import BLOCKS, SELF_CHECKS, asks, job_name
 from specamort import record, tables
+from specamort.rehearse import write_rehearsal
 from specamort.study import read_study
 
 ACCOUNT = "gts-test"
@@ -171,6 +174,86 @@ def test_a_wrong_site_is_refused_before_anything_is_submitted(home, account, cha
     assert run.returncode != 0
     assert re.search(why, out) and "nothing was submitted" in out
     assert ask("squeue", "-h") == before
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A checkout with the published study's rehearsal; its partitions hold what they take."""
+    for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    study = write_rehearsal(read_study("config/study.yaml"), full=False)
+    for model in study.models:
+        (tmp_path / "results/models" / model).mkdir(parents=True)
+    for partition in PARTITION.values():
+        ask("scontrol", "update", f"partitionname={partition}", "state=down")
+    yield study
+    ask("scancel", "-u", "root", "-t", "pending")
+    for partition in PARTITION.values():
+        ask("scontrol", "update", f"partitionname={partition}", "state=up")
+
+
+def held(command, wanted):
+    """What SLURM says of the jobs that a command submits, by comment, once there are `wanted`."""
+
+    def found():
+        jobs = ask("scontrol", "show", "job", "-o").splitlines()
+        told = [dict(w.split("=", 1) for w in j.split() if "=" in w) for j in jobs]
+        told = {j["Comment"]: j for j in told if j["JobState"] == "PENDING"}
+        return told if len(told) == wanted else None
+
+    run = subprocess.Popen(
+        command,
+        env=os.environ | {"SPECAMORT_ACCOUNT": ACCOUNT},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        return wait_for(f"{wanted} jobs", found, 120)
+    finally:
+        run.kill()
+        run.wait()
+
+
+def test_every_block_of_the_published_study_is_taken_as_it_is_meant(published):
+    """With config/clusters/phoenix.yaml, as `specamort rehearse --cluster` submits it."""
+    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", "--nolock"]
+    command += ["--configfile", published.file]
+    first = held(command, len(SELF_CHECKS))
+    ask("scancel", "-u", "root", "-t", "pending")
+    synthetic.write_self_checks(published)
+    shutil.rmtree(".snakemake")
+    jobs = first | held(command, len(BLOCKS))
+    wanted = {job_name(r, published.name, p, n): asks(r, p) for r, p, n in SELF_CHECKS + BLOCKS}
+    assert jobs.keys() == wanted.keys()
+    for name, asked in wanted.items():
+        job, minutes = jobs[name], int(asked["time"])
+        assert {
+            "Partition": asked["partition"],
+            "Account": ACCOUNT,
+            "QOS": asked["qos"],
+            "TimeLimit": f"{minutes // 60:02}:{minutes % 60:02}:00",
+            "MinMemoryNode": "64G",
+            "NumCPUs": asked["cpus-per-task"],
+            "TresPerNode": f"gres:{asked['gres']}",
+            "Requeue": "1",
+        }.items() <= job.items(), (name, job)
+
+
+def test_a_study_launched_by_sbatch(undisturbed, monkeypatch):
+    """What people type first; everything is measured, so its controller has little to do."""
+    checkout, before = undisturbed
+    (checkout.results / "report.html").unlink()
+    monkeypatch.chdir(checkout.home)
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    monkeypatch.delenv("SPECAMORT_ACCOUNT", raising=False)
+    script = ["profiles/slurm/study.sbatch", FILE, str(CLUSTER)]
+    job = ask("sbatch", "--parsable", "-A", ACCOUNT, "-p", "cpu-small", "--mem=1G", *script).strip()
+    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 600)
+    said = (checkout.home / f"specamort-launch-{job}.out").read_text()
+    assert re.search(r"submitted the controller of small: job \d+", said), said
+    assert (checkout.results / "report.html").exists()
+    assert checkout.records() == before
 
 
 def test_a_launched_study(undisturbed):

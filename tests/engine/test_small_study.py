@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from specamort import tables
+from specamort import record, tables
 from specamort.study import read_study
 
 pytestmark = pytest.mark.engine
@@ -74,6 +74,17 @@ def test_block_is_one_device_and_provenance_is_whole(ran):
     assert blocks["vllm"].str.contains(r"vllm.* \d").all()
     study = read_study("config/small.yaml")
     assert len(tables.timing_records(study, results)) == 8
+
+
+def test_records_say_what_the_engine_really_was(ran):
+    results, _ = ran
+    records = [record.read(p) for p in results.glob("raw/*/*/**/*-g2.json")]
+    assert {r["kind"] for r in records} == {"timing", "counter", "trace"}
+    for r in records:
+        used = r["engine"]
+        assert used["model_runner"] == "v1" and used["drafter"].endswith(".NgramProposer")
+        assert used["attention_backend"] == "CPU_ATTN" and used["cudagraph_mode"] == "NONE"
+        assert used["environment"]["VLLM_USE_V2_MODEL_RUNNER"] == "0"
 
 
 def test_steps_are_taken_apart_by_real_traces(ran):

@@ -5,7 +5,6 @@ real SLURM.
 """
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -16,31 +15,9 @@ import pytest
 
 import synthetic
 from conftest import ROOT
-from specamort import record, self_check
+from phoenix import BLOCKS, SELF_CHECKS, asks, job_name
 from specamort.rehearse import write_rehearsal
-from specamort.study import digest, read_study
-
-# By hand, from Phoenix's documentation and config/clusters/phoenix.yaml. Minutes: 1.5 times (four
-# engine starts of 5 minutes and 74,272 steps of 20 ms); tracing starts an engine more for each of
-# two models; a self-check starts two and decodes nothing worth counting.
-BLOCK = {"mem": "65536", "cpus-per-task": "8", "qos": "inferno", "account": "gts-me"}
-MINUTES = {"self_check": 15, "trace": 83}
-JOBS = [
-    *(("self_check", p, None) for p in ("h100", "h200")),
-    *(("measure", p, r) for p in ("h100", "h200") for r in range(3)),
-    *(("microbench", p, None) for p in ("h100", "h200")),
-    *(("trace", p, None) for p in ("h100", "h200")),
-    ("count", "h100", None),
-    ("overhead", "h100", None),
-]
-
-
-def expected(rule, platform):
-    return BLOCK | {
-        "partition": f"gpu-{platform}",
-        "gres": f"gpu:{platform}:1",
-        "time": str(MINUTES.get(rule, 68)),
-    }
+from specamort.study import read_study
 
 
 @pytest.fixture
@@ -107,15 +84,6 @@ def arguments(call):
     return found
 
 
-def named(calls):
-    """Calls by rule and wildcards, from the comment that the executor gives a job."""
-    found = {}
-    for call in calls:
-        rule, wildcards = re.match(r"rule_(\w+?)_wildcards_(.*)", call["comment"]).groups()
-        found[rule, wildcards] = call
-    return found
-
-
 @pytest.mark.parametrize("rehearsed", [False, True], ids=["study", "rehearsal"])
 def test_every_block_of_the_published_study(site, rehearsed):
     study = read_study("config/study.yaml")
@@ -123,25 +91,15 @@ def test_every_block_of_the_published_study(site, rehearsed):
         study = write_rehearsal(study, full=False)
     for model in study.models:
         (site / "results/models" / model).mkdir(parents=True)
-    first = named(submitted(site, study.file, wanted=2))
-    assert {rule for rule, _ in first} == {"self_check"}  # everything else waits for it
-    for p in study.platforms:
-        settings = study.self_check_settings(p)
-        record.write(
-            self_check.self_check_path(study.results, p),
-            {"kind": "self_check", "origin": study.origin, "study": study.name}
-            | {"settings": settings, "settings_hash": digest(settings)}
-            | {"provenance": synthetic.provenance(study, p)}
-            | {"self_check": {"platform": p, "checks": [{"what": "all", "fix": None}]}},
-        )
-    shutil.rmtree(site / ".snakemake", ignore_errors=True)
-    calls = first | named(submitted(site, study.file, wanted=12))
-    wanted = {
-        (rule, "_".join(map(str, (study.name, p, *([] if r is None else [r]))))): expected(rule, p)
-        for rule, p, r in JOBS
+    first = submitted(site, study.file, wanted=2)
+    assert {c["comment"] for c in first} == {
+        job_name(r, study.name, p, n) for r, p, n in SELF_CHECKS
     }
+    synthetic.write_self_checks(study)
+    shutil.rmtree(site / ".snakemake", ignore_errors=True)
+    calls = {c["comment"]: c for c in [*first, *submitted(site, study.file, wanted=12)]}
+    wanted = {job_name(r, study.name, p, n): asks(r, p) for r, p, n in SELF_CHECKS + BLOCKS}
     assert calls.keys() == wanted.keys()
     for job, asked in wanted.items():
-        got = {k: calls[job].get(k) for k in asked}
-        assert got == asked, job
-        assert "requeue" in calls[job], job
+        asked |= {"account": "gts-me", "requeue": None}
+        assert {k: calls[job][k] for k in asked} == asked, job

@@ -18,10 +18,11 @@ rule analyse:
             platform=STUDY.calibration.name,
         ),
         code=expand(
-            "workflow/specamort/{module}.py",
-            module=[
-                *("analysis", "decomposition", "equation", "roofline", "tables"),
-                *("claims", "trace"),
+            "workflow/specamort/{file}",
+            file=[
+                *("analysis.py", "decomposition.py", "equation.py", "roofline.py"),
+                *("tables.py", "claims.py", "trace.py", "gpu.py"),
+                *("published.yaml", "vendor.yaml"),
             ],
         ),
     output:

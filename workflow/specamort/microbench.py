@@ -20,12 +20,16 @@ def microbench(study: Study, platform: Platform, model: Path, results: Path) -> 
     """Measure one platform's kernels at the row counts of the study's grid; write the record."""
     source = provenance(study, platform) | {"started": now()}
     before = state(platform)
+    if platform.device == "cpu" and not study.rehearses:  # as the engine binds its worker
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-platform.threads :])
+    rows = {n * (g + 1) for n in study.batches for g in study.gammas}
     measured = measure_kernels(
         read_shape(model),
         platform,
         study.context_tokens,
         batches=list(study.batches),
         gammas=list(study.gammas),
+        rows=sorted({1, 2, 4, 8, 16} | rows),
     )
     settings = study.microbench_settings(platform.name)
     record.write(
@@ -44,16 +48,24 @@ def microbench(study: Study, platform: Platform, model: Path, results: Path) -> 
 
 
 def measure_kernels(
-    shape: Shape, platform: Platform, context: int, batches: list[int], gammas: list[int]
+    shape: Shape,
+    platform: Platform,
+    context: int,
+    batches: list[int],
+    gammas: list[int],
+    rows: list[int],
 ) -> dict:
-    """Times in ms of every kernel of a decode step; see `roofline.efficiencies` for the keys."""
+    """Times in ms of every kernel of a decode step; see `roofline.efficiencies` for the keys.
+
+    Args:
+        rows: of the GEMMs; attention is timed for every batch and gamma.
+    """
     import torch
 
     dtype = getattr(torch, platform.dtype)
     item = torch.finfo(dtype).bits // 8
     if platform.device == "cpu":
         torch.set_num_threads(platform.threads)
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-platform.threads :])
 
     def tensor(*size: int) -> "torch.Tensor":
         return torch.randn(*size, device=platform.device, dtype=torch.float32).to(dtype)
@@ -86,7 +98,6 @@ def measure_kernels(
 
     # vLLM on a CPU packs every layer's and the head's weights once for oneDNN; so do we.
     pack = platform.device == "cpu" and torch.backends.mkldnn.is_available()
-    rows = sorted({1, 2, 4, 8, 16} | {n * (g + 1) for n in batches for g in gammas})
     with torch.inference_mode():
         stream = torch.ones(_STREAM_BYTES // 4, device=platform.device)
         bandwidth = 1e3 * _STREAM_BYTES / timed(stream.sum)

@@ -125,7 +125,7 @@ def _tried(what: str, check: Callable[[], str]) -> Check:
 
 
 def _smallest_case(study: Study, platform: Platform, model: Path) -> str:
-    smallest = {"batches": [min(study.batches)], "gammas": [0]}
+    smallest = {"batches": [min(study.batches)], "gammas": [0], "rows": [1]}
     found = measure_kernels(read_shape(model), platform, study.context_tokens, **smallest)
     times = [ms for by_rows in found["gemm"].values() for ms in by_rows.values()]
     times += [ms for by_rows in found["attention"].values() for ms in by_rows.values()]

@@ -9,8 +9,9 @@ from snakemake.exceptions import WorkflowError
 
 from specamort.cluster import read_cluster, requests
 from specamort.errors import SpecamortError
-from specamort.models import model_dir
+from specamort.models import is_there, model_dir
 from specamort.preflight import require_site
+from specamort.prompt_check import check_prompts
 from specamort.study import digest, read_study
 from specamort.tables import table_paths
 
@@ -35,11 +36,13 @@ REQUEST = partial(requests, REQUESTED, CLUSTER, Path.cwd())
 
 
 onstart:
-    if CLUSTER:
-        try:
+    try:
+        if CLUSTER:
             require_site(STUDY, CLUSTER)
-        except SpecamortError as e:
-            raise WorkflowError(str(e)) from None
+        if all(map(is_there, STUDY.models.values())):
+            check_prompts(STUDY)
+    except SpecamortError as e:
+        raise WorkflowError(str(e)) from None
 
 
 # Every measuring rule needs the device, and a quiet machine, to itself: it asks for more threads
@@ -61,6 +64,7 @@ shell.prefix(
 localrules:
     all,
     model,
+    prompts,
     analyse,
     figures,
     report,
@@ -73,6 +77,7 @@ wildcard_constraints:
 
 
 include: "workflow/rules/models.smk"
+include: "workflow/rules/prompts.smk"
 include: "workflow/rules/self_check.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/roofline.smk"

@@ -8,6 +8,6 @@ class Letters:
         assert not add_special_tokens
         return [ord(c) for c in text]
 
-    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, date_string):
         assert not tokenize and add_generation_prompt
         return f"<user>{messages[0]['content']}<assistant>"

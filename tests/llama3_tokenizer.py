@@ -33,8 +33,10 @@ class Llama3Tokenizer:
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return self._encoding.encode(text, allowed_special="all")
 
-    def apply_chat_template(self, messages, tokenize: bool, add_generation_prompt: bool) -> str:
-        system = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+    def apply_chat_template(
+        self, messages, tokenize: bool, add_generation_prompt: bool, date_string: str
+    ) -> str:
+        system = f"Cutting Knowledge Date: December 2023\nToday Date: {date_string}\n\n"
         turns = [("system", system), *((m["role"], m["content"].strip()) for m in messages)]
         heads = [f"<|start_header_id|>{r}<|end_header_id|>\n\n{c}<|eot_id|>" for r, c in turns]
         return (

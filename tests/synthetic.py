@@ -46,6 +46,9 @@ def provenance(study: Study, platform: str, uuid: str | None = None) -> dict:
     return {
         "config_hash": "0" * 16,
         "code_version": "synthetic",
+        "code_hash": "synthetic",
+        "packages": "synthetic",
+        "nsys": None,
         "vllm": "none",
         "torch": "none",
         "cuda": None,
@@ -220,7 +223,9 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
                 one = timing(study, p, r, c, over, noise, t_base=10.0 - i)
                 record.write(block_dir(results, p, r) / f"{c}.json", one)
             if study.platforms[p].role == "calibration" and c.gamma:
-                record.write(raw / "counter" / p / f"{c}.json", one | {"kind": "counter"})
+                wanted = study.counter_settings(p, c)
+                counted = {"kind": "counter", "settings": wanted, "settings_hash": digest(wanted)}
+                record.write(raw / "counter" / p / f"{c}.json", one | counted)
         for c in study.trace_cells:
             over = float(d.get((p, c.batch, c.gamma), 0.0))
             record.write(raw / "trace" / p / f"{c}.json", trace(study, p, c, over, t_base=10.0 - i))

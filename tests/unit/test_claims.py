@@ -162,12 +162,6 @@ def on_cpu(platforms):
     return {k: replace(p, device="cpu") for k, p in platforms.items()}
 
 
-def test_an_engine_without_a_named_runner_is_the_studys(study, published):
-    engine = {k: v for k, v in study.engine.items() if k != "model_runner"}
-    got = claims(replace(study, engine=engine), published, by_hand())
-    assert set(got["comparable"]) == {"yes"}
-
-
 def test_traced_claims_need_the_published_traces_as_well(study, published):
     study = replace(study, profile=replace(study.profile, tracer="kineto"))
     got = claims(study, published, by_hand()).set_index("claim")["comparable"]

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from specamort import engine
+from specamort.engine_probe import changed
 from specamort.errors import SpecamortError
 
 
@@ -32,3 +33,21 @@ def test_engine_that_does_not_start_says_so_in_one_line(small, tmp_path, monkeyp
     with pytest.raises(SpecamortError, match="vLLM did not start on cpu-bf16 with gamma 0: ") as e:
         engine.Engine(tmp_path, small, small.calibration, 0)
     assert "\n" not in str(e.value)
+
+
+def test_the_other_builds_engine_is_a_sentence(small, monkeypatch):
+    monkeypatch.setattr(engine, "versions", lambda: {"vllm": "vllm 0.32.0"})
+    with pytest.raises(SpecamortError, match=r"cpu-bf16\.device: is cpu, but this environment has"):
+        engine._environment(small, small.calibration)
+
+
+def test_variables_that_change_nothing_are_not_told_and_secrets_never(monkeypatch):
+    variables = {
+        "VLLM_A": lambda: int(os.getenv("VLLM_A", "1")),
+        "VLLM_B": lambda: int(os.getenv("VLLM_B", "1")),
+        "VLLM_API_KEY": lambda: os.getenv("VLLM_API_KEY"),
+        "VLLM_UNSET": lambda: os.getenv("VLLM_UNSET"),
+    }
+    os.environ |= {"VLLM_A": "1", "VLLM_B": "2", "VLLM_API_KEY": "hunter2"}
+    assert changed(variables) == {"VLLM_B": "2", "VLLM_API_KEY": "(set)"}
+    assert os.environ["VLLM_B"] == "2"

@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import synthetic
 from conftest import ROOT
 from letters import Letters
-from specamort import decomposition, measure, nsys, profile, record
+from specamort import cli, decomposition, measure, nsys, profile, record
 from specamort.errors import SpecamortError
 from specamort.study import read_study
 
@@ -42,7 +43,7 @@ class Traced:
     def __init__(self, model, study, platform, gamma, max_model_len, profiler):
         self.gamma, self.tokenizer, self.log = gamma, Letters(), None
         self.used = synthetic.ENGINE
-        self.directory, self.written = Path(profiler["torch_profiler_dir"]), 0
+        self.directory, self.written = Path(profiler.get("torch_profiler_dir", ".")), 0
 
     def run(self, prompts, tokens, sampling, seed):
         steps = (tokens - 1) // (self.gamma + 1)
@@ -111,6 +112,34 @@ def test_a_pair_that_does_not_add_up_is_refused_before_it_is_kept(small, tmp_pat
     assert not list((tmp_path / "raw/trace").rglob("*.json"))
 
 
+def test_what_runs_under_nsys_runs_here(root, tmp_path, monkeypatch):
+    """The very command that nsys is given, with a stand-in engine: cells, lengths, pairs."""
+    commands = []
+    monkeypatch.setattr(nsys, "require_version", lambda: "2025.1")
+    monkeypatch.setattr(nsys, "profile_command", lambda out, program: commands.append(program))
+    monkeypatch.setattr(profile.subprocess, "run", lambda *a, **k: 1 / 0)
+    study = in_letters(read_study(root / "config/study.yaml"), pairs=2)
+    with pytest.raises(ZeroDivisionError):
+        traced(study, tmp_path)
+    ((_, _, module, *arguments),) = commands
+    assert module == "specamort"
+    monkeypatch.setattr(profile, "trace_engine", partial(profile.trace_engine, start=Traced))
+    monkeypatch.setattr(cli, "read_study", lambda path: study)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 0
+    runs, used = json.loads(
+        (tmp_path / "traces/h100/llama-3.1-8b-instruct-g0/runs.json").read_text()
+    )
+    assert list(runs) == [
+        str(c) for c in study.trace_cells if (c.model, c.gamma) == ("llama-3.1-8b-instruct", 0)
+    ]
+    for pairs in runs.values():
+        assert len(pairs) == 2
+        for pair in pairs:
+            assert [r["decode_steps"] for r in pair["traced"]] == [0, 511]
+    assert used["model_runner"] == "v1" and len(used["prompts_sha256"]) == len(runs)
+
+
 def test_the_published_study_under_a_strict_nsys(root, tmp_path, monkeypatch):
     study = in_letters(read_study(root / "config/study.yaml"), tokens=(1, 36), pairs=2)
     stub = tmp_path / "bin" / "nsys"
@@ -133,5 +162,5 @@ def test_the_published_study_under_a_strict_nsys(root, tmp_path, monkeypatch):
     assert (steps["device_ms"] > 0).all() and (steps["device_sum_ms"] > steps["device_ms"]).all()
     command = nsys.profile_command(tmp_path / "x", ["program"])
     monkeypatch.setattr(nsys, "profile_command", lambda *a: [c for c in command if "fork" not in c])
-    with pytest.raises(SpecamortError, match="nsys or the engine under it ended with 2"):
+    with pytest.raises(SpecamortError, match=r"ended with 2: stub nsys: options dif.*nsys\.log"):
         traced(study, tmp_path / "again")

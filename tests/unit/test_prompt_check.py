@@ -7,6 +7,7 @@ import pytest
 
 from conftest import ROOT
 from letters import Letters
+from llama3_tokenizer import Llama3Tokenizer
 from specamort import study as studies
 from specamort.cli import main
 from specamort.errors import SpecamortError
@@ -19,7 +20,7 @@ STUDIES = sorted((ROOT / "config").glob("*.yaml"))
 
 @pytest.fixture(scope="session")
 def llama3():
-    return pytest.importorskip("llama3_tokenizer").Llama3Tokenizer()
+    return Llama3Tokenizer()
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +45,7 @@ def test_every_prompt_of_every_study(path, vocabulary, request):
     assert len(built) == len(study.prompt_sets) + len(study.profile.models)
     assert not [line for line in lines if "not built" in line]
     worst = [float(line.split("worst prompt ")[1][:5]) for line in lines if "worst prompt" in line]
-    assert len(worst) >= 1 and min(worst) >= 0.98
+    assert worst and min(worst) == 1  # what a counter shows below it is the model's doing
 
 
 def test_the_published_study_needs_what_the_first_text_did_not_have(llama3, monkeypatch):

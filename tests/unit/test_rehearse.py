@@ -59,10 +59,9 @@ def test_settings_differ_so_that_no_record_serves_both(pair):
 def test_a_failed_rule_is_its_own_sentence(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = rehearse.write_rehearsal(read_study(root / "config/small.yaml"), full=False)
-    fails = (
-        "print('Job 3\\nspecamort: the engine died (details: x.log)\\nError'); raise SystemExit(1)"
-    )
-    with pytest.raises(SpecamortError, match=r"^specamort: the engine died \(details: x\.log\)$"):
+    said = "Job 3\n 9/96\rh100 r0: 10%specamort: the engine died (details: x.log)\n" * 2
+    fails = f"print({said!r}); raise SystemExit(1)"
+    with pytest.raises(SpecamortError, match=r"^the engine died \(details: x\.log\)$"):
         rehearse.rehearse(study, [sys.executable, "-c", fails])
     said = io.StringIO()
     rehearse.rehearse(study, [sys.executable, "-c", ""], said)

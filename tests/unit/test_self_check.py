@@ -39,7 +39,7 @@ class Node:
             lambda s, p: synthetic.provenance(s, p.name) | {"cuda": "13.0"} | self.source,
         )
         monkeypatch.setattr(self_check, "read_shape", lambda model: None)
-        monkeypatch.setattr(self_check, "measure_kernels", lambda *a, **k: self.kernels())
+        monkeypatch.setattr(self_check, "in_child", lambda *a, **k: self.kernels())
         monkeypatch.setattr(self_check, "traced_runs", self.traced)
 
     def kernels(self):
@@ -97,24 +97,29 @@ def test_a_fit_node_passes_once_and_a_line_each(study, node, tmp_path):
     assert node.lines == [] and node.started == [0]
 
 
-@pytest.mark.parametrize("key", ["driver", "torch"])
-def test_a_new_driver_or_package_is_checked_anew(study, node, tmp_path, key):
+@pytest.mark.parametrize("key", ["driver", "torch", "packages", "nsys"])
+def test_a_new_driver_or_package_is_checked_anew_and_the_old_one_stays_known(
+    study, node, tmp_path, key
+):
     ensure(study, node, tmp_path)
-    node.source[key] = "newer"
+    old, node.source[key] = dict(node.source), "newer"
     ensure(study, node, tmp_path)
     assert len(node.lines) > 5 and node.started == [0, 0]
-    assert len(list(tmp_path.rglob("superseded/**/*.json"))) == 1
+    node.source = old  # nodes with different drivers do not check each other's away
+    ensure(study, node, tmp_path)
+    assert node.lines == [] and not list(tmp_path.rglob("superseded"))
 
 
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
         ({"counters": {"drafted": 0, "accepted": 0}}, "nothing was drafted"),
-        ({"counters": {"drafted": 16, "accepted": 3}}, r"alpha is 0\.19, .*alpha_min 0\.98"),
+        ({"counters": {"drafted": 16, "accepted": 3}}, "does not copy, or the drafter"),
         ({"families": {"gemm": 1.0, "attention": 1.0}}, "shows no sampling kernel"),
         ({"families": {}}, "shows no attention, no gemm, no sampling kernel"),
         ({"kernel_ms": float("nan")}, "not positive numbers"),
         ({"engine_dies_at": 0}, "out of memory"),
+        ({"run": lambda *a: 1 / 0}, "division by zero"),
         ({"engine_dies_at": 2}, "nsys or the engine under it ended with 1"),
     ],
 )
@@ -127,6 +132,24 @@ def test_what_is_wrong_is_a_sentence_and_no_record(study, node, tmp_path, spoil,
     assert "self-check of h100: 1 of" in str(e.value) and "\n" not in str(e.value)
     assert not list(tmp_path.rglob("*.json"))
     assert [line[:3] for line in node.lines].count("fix") == 1
+    assert node.closed == len(node.started) - (node.engine_dies_at == 0)
+
+
+def test_one_refused_draft_does_not_stop_a_study(study, node, tmp_path):
+    node.counters = {"drafted": 16, "accepted": 15}
+    ensure(study, node, tmp_path)
+    assert any("15 of 16 drafted tokens accepted" in line for line in node.lines)
+
+
+def test_an_engine_that_dies_at_once_is_not_started_a_second_time(study, node, tmp_path):
+    node.engine_dies_at = 0
+    with pytest.raises(SpecamortError):
+        ensure(study, node, tmp_path)
+    assert not [line for line in node.lines if "gamma 2" in line]
+
+
+def test_what_runs_in_a_child_comes_back():
+    assert self_check.in_child(divmod, 7, 2) == (3, 1)
 
 
 class Distinct(Letters):

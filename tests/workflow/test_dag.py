@@ -97,8 +97,9 @@ def measured(clone):
     for model in study.models:
         (clone / "results/models" / model).mkdir(parents=True)
     synthetic.write_study(study, clone / "results/small")
+    (clone / "results/small/prompts.txt").write_text("synthetic")
     everything = ("-c1", "--configfile", "config/small.yaml")
-    measuring = ("model", "measure", "count", "overhead", "microbench", "trace")
+    measuring = ("model", "prompts", "measure", "count", "overhead", "microbench", "trace")
     touched = snakemake(clone, "--touch", *everything, "--until", *measuring)
     assert touched.returncode == 0, touched.stderr
     run = snakemake(clone, *everything)

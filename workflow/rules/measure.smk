@@ -7,6 +7,7 @@ rule measure:
     """One block: a platform, a replicate, one device, every gamma."""
     input:
         model_dir(STUDY.model),
+        PROMPTS,
         self_checked,
     output:
         # update: a record that exists stays; the job measures what is missing.
@@ -33,6 +34,7 @@ rule count:
     """The study's separate counter run: the same speculative cells, untimed."""
     input:
         model_dir(STUDY.model),
+        PROMPTS,
         self_checked,
     output:
         [
@@ -50,7 +52,9 @@ rule count:
         device=1,
     params:
         file=STUDY.file,
-        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
+        settings=lambda w: digest(
+            [STUDY.counter_settings(w.platform, c) for c in STUDY.cells]
+        ),
     message:
         "Counter run on {wildcards.platform}: acceptance, untimed"
     shell:
@@ -61,6 +65,7 @@ rule overhead:
     """One cell with the engine's statistics on, then off."""
     input:
         model_dir(STUDY.model),
+        PROMPTS,
         self_checked,
     output:
         update("results/{study}/raw/overhead/{platform}/on.json"),

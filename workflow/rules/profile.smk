@@ -2,6 +2,7 @@ rule trace:
     """Pairs of traced runs: what a decode step and a verify step are made of, every model."""
     input:
         [model_dir(m) for m in STUDY.models.values()],
+        PROMPTS,
         self_checked,
     output:
         [

@@ -2,6 +2,7 @@ rule microbench:
     """Streaming, GEMMs and attention through torch alone; sees no speculative cell."""
     input:
         model_dir(STUDY.model),
+        PROMPTS,
         self_checked,
     output:
         update("results/{study}/raw/microbenchmark/{platform}.json"),

@@ -2,19 +2,23 @@ rule self_check:
     """The first job on each GPU: is this node, with its software, fit to measure on?"""
     input:
         model_dir(STUDY.model),
+        PROMPTS,
     output:
         update("results/{study}/raw/self_check/{platform}.json"),
     log:
         "results/{study}/logs/self_check/{platform}.log",
+    # what is wrong with a node is still wrong the next time
+    retries: 0
     conda:
         ENVIRONMENT
     threads: ALONE
     resources:
         **REQUEST("self_check"),
         device=1,
+    # No parameters that change: what ran again would make every measurement stale, and every
+    # measuring job looks for itself whether its node was checked.
     params:
         file=STUDY.file,
-        settings=lambda w: digest(STUDY.self_check_settings(w.platform)),
     message:
         "Self-check of {wildcards.platform}: engine, counters, tracer, device"
     shell:
@@ -22,6 +26,8 @@ rule self_check:
 
 
 def self_checked(wildcards):
-    """What a measuring job waits for. `ancient`: a check made anew makes no measurement stale."""
+    """What a measuring job waits for."""
     checked = wildcards.platform in STUDY.self_checked
-    return [ancient(f"results/{STUDY.name}/raw/self_check/{wildcards.platform}.json")] * checked
+    return [
+        ancient(f"results/{STUDY.name}/raw/self_check/{wildcards.platform}.json")
+    ] * checked

@@ -43,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
         p.set_defaults(run=run)
         return p
 
-    command("check", _check, "read a study file and say what it holds")
+    checked = command("check", _check, "read a study file, build its prompts, say what it holds")
+    checked.add_argument("--output", type=Path, help="a file for what it says of the prompts")
     ahead = command("preflight", _preflight, "check a cluster before anything is queued")
     ahead.add_argument("--cluster", required=True, help="cluster file")
     start = command(
@@ -153,6 +154,7 @@ def _job(args, terminal):
 
 def _check(args, terminal) -> None:
     from .prompt_check import check_prompts
+    from .record import write_text
 
     study = read_study(args.study)
     blocks = len(study.platforms) * study.replicates
@@ -160,7 +162,10 @@ def _check(args, terminal) -> None:
         f"{study.file}: {len(study.cells)} cells in each of {blocks} blocks; calibration on "
         f"{study.calibration.name}, held out: {', '.join(p.name for p in study.heldout) or 'none'}"
     )
-    print(*check_prompts(study), sep="\n")
+    lines = check_prompts(study)
+    print(*lines, sep="\n")
+    if args.output:
+        write_text(args.output, "\n".join([*lines, ""]))
 
 
 def _preflight(args, terminal) -> None:
@@ -195,18 +200,20 @@ def _launch(args, terminal) -> None:
 
 
 def _rehearse(args, terminal) -> None:
+    from .models import EMBEDDED, fetch, is_there, model_dir
     from .prompt_check import check_prompts
-    from .rehearse import NOT_REHEARSED, rehearse, snakemake_command, write_rehearsal
+    from .rehearse import not_rehearsed, rehearse, snakemake_command, write_rehearsal
 
     study = read_study(args.study)
     if study.rehearses:
         raise SpecamortError(f"{study.file}: is a rehearsal itself; name {study.rehearses}")
+    if not is_there(EMBEDDED):  # its tokenizer stands in for one that is not here
+        fetch(EMBEDDED, model_dir(EMBEDDED))
     print(*check_prompts(study), sep="\n", flush=True)
     stand_in = write_rehearsal(study, args.full)
     rehearse(stand_in, snakemake_command(stand_in, args.cluster, args.snakemake), terminal)
-    print(*check_prompts(stand_in), sep="\n")
     print(f"rehearsed: {stand_in.results / 'report.html'}", "not rehearsed:", sep="\n")
-    print(*(f"  - {what}" for what in NOT_REHEARSED), sep="\n")
+    print(*(f"  - {what}" for what in not_rehearsed(study)), sep="\n")
 
 
 def _status(args, terminal) -> None:

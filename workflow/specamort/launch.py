@@ -77,7 +77,7 @@ def launch(study: Study, cluster: Cluster, results: Path, arguments: list[str]) 
                 f"{model_dir(model)}: is not there; run `specamort model --study {study.file}` "
                 "where there is a network; nothing was submitted"
             )
-    check_prompts(study)
+    print(*check_prompts(study), sep="\n")
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
     command += ["--config", f"cluster={cluster.file}", "--nolock", *arguments]
     command += ["--configfile", study.file]

@@ -76,7 +76,7 @@ def count(
     """Counter runs: the speculative cells once per replicate's prompts, untimed."""
     home = results / "raw" / "counter" / platform.name
     cells = [c for c in study.cells if c.gamma]
-    with Block(home, study, platform, cells, study.settings, progress) as block:
+    with Block(home, study, platform, cells, study.counter_settings, progress) as block:
         for cell, engine in _engines(study, platform, model, block.missing, start):
             runs = [_cell(study, platform, engine, cell, r, 0, 1) for r in range(study.replicates)]
             runs[0]["repetitions"] = [
@@ -214,7 +214,8 @@ def _record(
     source: dict,
     measured: dict,
 ) -> dict:
-    settings = study.settings(platform.name, cell)
+    wanted = study.counter_settings if kind == "counter" else study.settings
+    settings = wanted(platform.name, cell)
     return {
         "kind": kind,
         "origin": study.origin,

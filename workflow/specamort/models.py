@@ -95,8 +95,13 @@ def _at_random(model: Model, target: Path, like: Path) -> None:
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    vocabulary = LlamaConfig.from_pretrained(like).vocab_size
-    config = LlamaConfig(vocab_size=vocabulary, tie_word_embeddings=True, **model.shape)
+    theirs = LlamaConfig.from_pretrained(like)
+    config = LlamaConfig(
+        vocab_size=theirs.vocab_size,
+        max_position_embeddings=theirs.max_position_embeddings,
+        tie_word_embeddings=True,
+        **model.shape,
+    )
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(target)
     AutoTokenizer.from_pretrained(like).save_pretrained(target)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 
 from tqdm import tqdm
@@ -48,10 +49,12 @@ def trace_platform(
             started = now()
             before = state(platform)
             runs, used = traced_runs(study, platform, group, output, start)
+            prompts_sha256 = used.pop("prompts_sha256", {})
             device_state = {"before": before, "after": state(platform)}
             for cell in group:
                 for pair in runs[str(cell)]:  # refused here, while it can be traced again
                     per_step(*pair["traced"], cell.batch * (gamma + 1))
+                    per_step(*pair["untraced"], cell.batch * (gamma + 1))
                 settings = study.trace_settings(platform.name, cell)
                 block.write(
                     cell,
@@ -63,6 +66,10 @@ def trace_platform(
                         "settings_hash": digest(settings),
                         "provenance": block.source | {"started": started, "finished": now()},
                         "engine": used,
+                        "prompt": {
+                            "tokens": cell.context_tokens,
+                            "sha256": prompts_sha256.get(str(cell), []),
+                        },
                         "device_state": device_state,
                         "trace": {
                             "platform": platform.name,
@@ -105,12 +112,14 @@ def trace_engine(
         profiler=kinds[study.profile.tracer],
     )
     found: dict[str, list[dict]] = {}
+    prompts_sha256: dict[str, list[str]] = {}
     traced = 0
     try:
         for cell in cells:
             which = study.trace_prompts(cell.context_tokens)
             chosen = prompts(study, engine.tokenizer, which)[: cell.batch]
             batch = [p.token_ids for p in chosen]
+            prompts_sha256[str(cell)] = [sha256(repr(p).encode()).hexdigest() for p in batch]
 
             def run(length: int, trace: int | None = None, batch=batch) -> dict:
                 if trace is not None:
@@ -139,7 +148,7 @@ def trace_engine(
     finally:
         # Kineto has written its traces; under nsys a worker that is killed spoils the last one.
         engine.close(60 if study.profile.tracer == "nsys" else 1)
-    return found, engine.used
+    return found, engine.used | {"prompts_sha256": prompts_sha256}
 
 
 def traced_runs(
@@ -175,9 +184,16 @@ def _under_nsys(
     program += ["--pairs", str(study.profile.pairs)]
     for cell in cells:
         program += ["--cell", str(cell)]
-    done = subprocess.run(nsys.profile_command(output / "nsys", program))
+    log = output / "nsys.log"
+    with log.open("w") as f:
+        command = nsys.profile_command(output / "nsys", program)
+        done = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT)
     if done.returncode:
-        raise SpecamortError(f"nsys or the engine under it ended with {done.returncode}")
+        lines = [x for x in log.read_text().splitlines() if x.strip()] or ["it said nothing"]
+        said = next((x for x in reversed(lines) if x.startswith("specamort:")), lines[-1])
+        raise SpecamortError(
+            f"nsys or the engine under it ended with {done.returncode}: {said} (details: {log})"
+        )
     return [nsys.export(r) for r in nsys.reports(output / "nsys")]
 
 

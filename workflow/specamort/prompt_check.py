@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from .errors import SpecamortError
-from .models import EMBEDDED, load_tokenizer, model_dir
+from .models import EMBEDDED, is_there, load_tokenizer, model_dir
 from .study import Model, PromptSet, Study
 from .workloads import Tokenizer, draftability, prompts
 
@@ -26,10 +26,10 @@ def check_prompts(
         if tokenizer is None:
             tokenizer = tokenizer_of(EMBEDDED)
             how = f"built with {EMBEDDED.name}'s" if tokenizer else "not built"
-            lines.append(
-                f"prompts of {model.name}: its tokenizer is not here, {how}; run `specamort "
-                f"model --study {study.file}`"
-            )
+            why, mend = "its tokenizer is not here", f"run `specamort model --study {study.file}`"
+            if is_there(model):
+                why, mend = "transformers is not installed here", "run `make env`"
+            lines.append(f"prompts of {model.name}: {why}, {how}; {mend}")
             if tokenizer is None:
                 continue
         _require_room(study, model)

@@ -4,14 +4,16 @@ import os
 import platform as machine
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import distributions, version
 from pathlib import Path
 
-from . import engine, gpu
+from . import engine, gpu, nsys
+from .errors import SpecamortError
 from .study import Platform, Study, digest
 
 # What the records of one block must have in common beside the device.
-SOFTWARE = ("vllm", "torch", "cuda", "driver", "code_version")
+SOFTWARE = ("vllm", "torch", "cuda", "driver", "code_hash")
 
 
 def now() -> str:
@@ -23,6 +25,9 @@ def provenance(study: Study, platform: Platform) -> dict:
     return {
         "config_hash": digest(Path(study.file).read_text()),
         "code_version": _code_version(),
+        "code_hash": _code_hash(),
+        "packages": _packages(),
+        "nsys": _nsys() if study.profile.tracer == "nsys" else None,
         **engine.versions(),
         "python": machine.python_version(),
         "host": machine.node(),
@@ -35,6 +40,27 @@ def provenance(study: Study, platform: Platform) -> dict:
 def state(platform: Platform) -> dict | None:
     """The device's state now; null where nothing tells it (a CPU)."""
     return gpu.reading() if platform.device == "cuda" else None
+
+
+@cache
+def _code_hash() -> str:
+    """Of the package as it runs: edits of other files, and commits, change no measurement."""
+    here = Path(__file__).parent
+    files = sorted(p for p in here.rglob("*.py"))
+    return digest([[str(p.relative_to(here)), p.read_text()] for p in files])
+
+
+@cache
+def _packages() -> str:
+    """Hash of every installed distribution and its version."""
+    return digest(sorted(f"{d.name}=={d.version}" for d in distributions()))
+
+
+def _nsys() -> str | None:
+    try:
+        return nsys.require_version()
+    except SpecamortError:
+        return None
 
 
 def _code_version() -> str:

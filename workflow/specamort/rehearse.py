@@ -7,6 +7,7 @@ no number of it is a result: its records, tables and figures say `rehearsal`.
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from tqdm import tqdm
 
 from . import record
 from .errors import SpecamortError
-from .models import EMBEDDED
+from .models import EMBEDDED, load_tokenizer
 from .status import blocks
 from .study import Study, load_yaml, parse_study, read_study
 
@@ -33,13 +34,26 @@ _SHAPE = {
 }
 _ENGINE_GB = 8  # of memory, for one engine and its front end
 _MOST_SIDE_BY_SIDE = 4
-NOT_REHEARSED = (
+_NEVER_REHEARSED = (
     "the GPU's kernels, their times and their memory; vLLM's CUDA build",
     "nsys: traces were taken with Kineto",
     "NVML: the wrong GPU, a throttled or a shared one",
     "the models: weights, licence, and whether they copy when asked (the stand-in does not, so "
-    "`repeat` was raw text that repeats; the study's chat prompts were built and measured)",
+    "`repeat` ran as raw text that repeats; the study's own prompts were built, not run)",
 )
+
+
+def not_rehearsed(study: Study) -> list[str]:
+    """What of `study` a rehearsal on this machine leaves to the GPUs."""
+    lines = list(_NEVER_REHEARSED)
+    if load_tokenizer(study.model) is None:
+        lines.append(
+            f"the study's own tokenizer: its prompts were built with {EMBEDDED.name}'s; run "
+            f"`specamort model --study {study.file}`, then `specamort check`"
+        )
+    if study.engine["model_runner"] == "v2":
+        lines.append("model runner v2 and its drafter: the stand-in runs v1")
+    return lines
 
 
 def rehearsal(raw: dict, file: str, full: bool = False) -> dict:
@@ -107,9 +121,7 @@ def rehearse(study: Study, command: list[str], progress=None) -> None:
         finally:
             _stop(run)
     if run.returncode:
-        lines = log.read_text().splitlines()
-        said = dict.fromkeys(x for x in lines if x.startswith(("specamort:", "fix ")))
-        raise SpecamortError("; ".join(said) or f"the workflow stopped; see {log}")
+        raise SpecamortError(_reasons(log.read_text()) or f"the workflow stopped; see {log}")
 
 
 def snakemake_command(study: Study, cluster: str | None, arguments: list[str]) -> list[str]:
@@ -127,6 +139,12 @@ def side_by_side() -> int:
     fitting = psutil.virtual_memory().available // (_ENGINE_GB * 10**9)
     cores = len(os.sched_getaffinity(0))
     return int(max(1, min(cores, fitting, _MOST_SIDE_BY_SIDE)))
+
+
+def _reasons(log: str) -> str:
+    """What the jobs that failed have said, each once; a job's bar may stand before it."""
+    said = re.findall(r"specamort: (.*\(details: .*\))", log)
+    return "; ".join(dict.fromkeys(said))
 
 
 def _watch(study: Study, run: subprocess.Popen, progress) -> None:

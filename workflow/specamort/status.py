@@ -149,7 +149,7 @@ def _jobs(study: Study, results: Path) -> Iterator[tuple[str, str, list[tuple]]]
         ]
         yield f"{p} trace", block_name("trace", study.name, p), traced
     counted = [
-        (raw / "counter" / own / f"{c}.json", "counter", study.settings(own, c))
+        (raw / "counter" / own / f"{c}.json", "counter", study.counter_settings(own, c))
         for c in study.cells
         if c.gamma
     ]

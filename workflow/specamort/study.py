@@ -207,7 +207,7 @@ class Study:
         return [p.name for p in checked]
 
     def self_check_settings(self, platform: str) -> dict:
-        """Everything a platform's self-check depends on beside its software."""
+        """What a check must have checked to hold for this study; its software comes beside."""
         return {
             "platform": self._device(platform),
             "model": asdict(self.model),
@@ -256,6 +256,10 @@ class Study:
             # which passages: replicate r begins at the r-th stretch of so many prompts
             "prompts_per_replicate": max(self.batches) if self.replicates > 1 else None,
         }
+
+    def counter_settings(self, platform: str, cell: Cell) -> dict:
+        """Those of the cell, and how many replicates' prompts the counter run has."""
+        return self.settings(platform, cell) | {"replicates": self.replicates}
 
     def trace_settings(self, platform: str, cell: TraceCell) -> dict:
         """Everything the traces of `cell` depend on, and nothing else."""

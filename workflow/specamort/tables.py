@@ -125,7 +125,7 @@ def write_tables(study: Study, results: Path) -> None:
     steps = decomposition.steps(pairs)
     own = study.calibration.name
     counters = [
-        held(raw / "counter" / own / f"{c}.json", "counter", study.settings(own, c))
+        held(raw / "counter" / own / f"{c}.json", "counter", study.counter_settings(own, c))
         for c in study.cells
         if c.gamma
     ]
@@ -203,15 +203,11 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     Raises:
         SpecamortError: the study is not finished, or has no such platform or batch.
     """
-    if study.rehearses:
-        raise SpecamortError(
-            f"{study.file}: is a rehearsal, stand-ins measured it; plan with {study.rehearses}"
-        )
     study.platform(platform)
     if batch not in study.batches:
         known = ", ".join(map(str, study.batches))
         raise SpecamortError(f"{study.file}: batch {batch} is not in it; it has {known}")
-    cells = _finished(results, "cells").query("platform == @platform and batch == @batch")
+    cells = _finished(study, results, "cells").query("platform == @platform and batch == @batch")
     base = cells.query("gamma == 0")
     d = read_table(results, "overheads").query("platform == @platform and batch == @batch")
     host = read_table(results, "host_terms").set_index("form").loc["exact_divisor"]
@@ -242,7 +238,9 @@ def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
     if workload not in study.workloads:
         known = ", ".join(study.workloads)
         raise SpecamortError(f"{study.file}: no workload {workload!r}; it has {known}")
-    rows = _finished(results, "acceptance").query("workload == @workload").sort_values("gamma")
+    rows = (
+        _finished(study, results, "acceptance").query("workload == @workload").sort_values("gamma")
+    )
     survival: list[float] = []
     before = 0.0
     for r in rows.itertuples():
@@ -261,7 +259,11 @@ def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
     )
 
 
-def _finished(results: Path, name: str) -> pd.DataFrame:
+def _finished(study: Study, results: Path, name: str) -> pd.DataFrame:
+    if study.rehearses:
+        raise SpecamortError(
+            f"{study.file}: is a rehearsal, stand-ins measured it; plan with {study.rehearses}"
+        )
     try:
         return read_table(results, name)
     except OSError as e:

@@ -31,7 +31,9 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
-    def apply_chat_template(self, messages, tokenize: bool, add_generation_prompt: bool) -> str: ...
+    def apply_chat_template(
+        self, messages, tokenize: bool, add_generation_prompt: bool, date_string: str
+    ) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,10 @@ def _frame(tokenizer, workload: Workload, encode, where: str) -> tuple[list[int]
     if tokenizer.chat_template is None:
         raise SpecamortError(f"{where}.chat: this model has no chat template; set it to false")
     request = [{"role": "user", "content": _REQUEST[workload.kind].format(_PLACE)}]
-    text = tokenizer.apply_chat_template(request, tokenize=False, add_generation_prompt=True)
+    # some templates write today's date, and prompts must be the same tomorrow
+    text = tokenizer.apply_chat_template(
+        request, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
+    )
     if text.count(_PLACE) != 1:
         raise SpecamortError(
             f"{where}.chat: this model's chat template does not hold the request once; set it to "
@@ -158,7 +163,7 @@ def _choose(study: Study, workload: Workload, which: PromptSet, made: list[tuple
 
     More prompts never change which the first are, nor do other draft lengths.
     """
-    if workload.kind == "open":
+    if workload.kind == "open" or not any(which.tokens):
         return [p for _, _, p in _apart(made, which.count, [], lambda _: True)]
     share: dict[int, float] = {}
 

@@ -1,0 +1,23 @@
+rule prompts:
+    """Every prompt of the study, built by the model's tokenizer before a device is asked for.
+
+    The first time; later runs build them when they start (Snakefile, onstart).
+    """
+    input:
+        [model_dir(m) for m in STUDY.models.values()],
+    output:
+        "results/{study}/prompts.txt",
+    log:
+        "results/{study}/logs/prompts.log",
+    conda:
+        ENVIRONMENT
+    # No parameters that change: what ran again would make every measurement stale.
+    params:
+        file=STUDY.file,
+    message:
+        "Building every prompt"
+    shell:
+        "specamort check --study {params.file} --output {output} --log {log}"
+
+
+PROMPTS = ancient(f"results/{STUDY.name}/prompts.txt")

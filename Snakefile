@@ -7,15 +7,19 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from specamort.cluster import read_cluster, requests
+from specamort.analysis.tables import table_paths
+from specamort.cluster.cluster_file import read_cluster
+from specamort.cluster.preflight import require_site
+from specamort.cluster.resources import requests
 from specamort.errors import SpecamortError
-from specamort.models import is_there, model_dir
-from specamort.preflight import require_site
-from specamort.prompt_check import check_prompts
-from specamort.study import digest, read_study
-from specamort.tables import table_paths
+from specamort.study.layout import KINDS, outputs
+from specamort.study.layout import jobs as measuring_jobs
+from specamort.study.model_files import is_there, model_dir
+from specamort.study.prompt_check import check_prompts
+from specamort.study.settings import digest
+from specamort.study.study_file import read_study
 
-# A study is one whole file: two of them merged would be a third that nobody wrote.
+# Snakemake would merge several files into one study; each of them is a study of its own.
 CONFIGS = [os.path.relpath(f) for f in workflow.overwrite_configfiles] or [
     "config/local.yaml"
 ]
@@ -60,6 +64,19 @@ shell.prefix(
 )
 
 
+def records(rule):
+    """A measuring rule's outputs. `update`: what exists stays, the job measures what is missing."""
+    return [update(path) for path in outputs(STUDY, rule)]
+
+
+def settings_of(rule):
+    """What a rule's records depend on, so that a change of it runs the rule again."""
+    kind = KINDS[rule]
+    return lambda w: digest(
+        [kind.settings(STUDY, w.platform, c) for c in kind.cells(STUDY)]
+    )
+
+
 # What is light, and what needs the network, runs where Snakemake runs.
 localrules:
     all,
@@ -81,7 +98,7 @@ include: "workflow/rules/prompts.smk"
 include: "workflow/rules/self_check.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/roofline.smk"
-include: "workflow/rules/profile.smk"
+include: "workflow/rules/tracing.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/report.smk"
 

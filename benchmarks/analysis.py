@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import synthetic
-from specamort.figures import draw_all
-from specamort.study import read_study
-from specamort.tables import write_tables
+from specamort.analysis.tables import write_tables
+from specamort.report.figures import draw_all
+from specamort.study.study_file import read_study
 
 
 def main() -> None:

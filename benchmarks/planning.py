@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 
 from serve import load, server
-from specamort import plan, serving
-from specamort.study import read_study
-from specamort.tables import read_calibration
-from specamort.workloads import prompt
+from specamort.planner import plan, server_metrics, text
+from specamort.planner.from_study import read_calibration
+from specamort.study.prompts import prompts
+from specamort.study.study_file import read_study
 
 
 def main() -> None:
@@ -35,21 +35,19 @@ def main() -> None:
     for gamma in sorted({*study.gammas, 1, args.at}):
         with server(study, model, gamma, args.results / "server.log") as url:
             for w in study.workloads.values():
-                prompts = [
-                    prompt(tokenizer, w, i, study.context_tokens) for i in range(requests + 1)
-                ]
-                load(url, study.model.name, prompts[:1], tokens, w.sampling)
-                before = serving.fetch(url)
-                measured[w.name, gamma] = load(
-                    url, study.model.name, prompts[1:], tokens, w.sampling
-                )
+                made = prompts(study, tokenizer, study.timing_prompts(w.name))
+                asked = [p.token_ids for p in made[: requests + 1]]
+                load(url, study.model.name, asked[:1], tokens, w.sampling)
+                before = server_metrics.fetch(url)
+                measured[w.name, gamma] = load(url, study.model.name, asked[1:], tokens, w.sampling)
                 if gamma == args.at:
-                    counted = serving.difference(
-                        serving.parse(before, url), serving.parse(serving.fetch(url), url)
+                    counted = server_metrics.difference(
+                        server_metrics.parse(before, url),
+                        server_metrics.parse(server_metrics.fetch(url), url),
                     )
-                    now = serving.read(counted)
+                    now = server_metrics.read(counted)
                     answers[w.name] = plan.plan(calibration, now.acceptance, 6, now)
-                    print(f"--- {w.name}\n{plan.overview(answers[w.name], now)}\n", flush=True)
+                    print(f"--- {w.name}\n{text.overview(answers[w.name], now)}\n", flush=True)
     rows = []
     for (workload, gamma), tpot in sorted(measured.items()):
         choice = answers[workload].choices[gamma]

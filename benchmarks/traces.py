@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import nsys_export
-from specamort import nsys
+from specamort.measure.tracing import nsys
 
 
 def seconds(call) -> float:

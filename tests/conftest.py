@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from specamort.study import read_study
+from specamort.study.study_file import read_study
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,9 +18,10 @@ import pytest
 import synthetic
 from conftest import ROOT
 from phoenix import BLOCKS, SELF_CHECKS, asks, job_name
-from specamort import record, tables
-from specamort.rehearse import write_rehearsal
-from specamort.study import read_study
+from specamort.analysis import tables
+from specamort.records import record
+from specamort.study.rehearsal import write_rehearsal
+from specamort.study.study_file import read_study
 
 ACCOUNT = "gts-test"
 CLUSTER = ROOT / "tests/cluster/cluster.yaml"

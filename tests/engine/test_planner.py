@@ -8,11 +8,19 @@ import pytest
 import synthetic
 from conftest import ROOT
 from serve import load, server
-from specamort import cli, models, plan, serving, tables
-from specamort.study import read_study
-from specamort.workloads import prompt
+from specamort import cli
+from specamort.analysis import tables
+from specamort.measure import models
+from specamort.planner import calibration, from_study, plan, server_metrics
+from specamort.study import model_files
+from specamort.study.prompts import prompts
+from specamort.study.study_file import read_study
 
 pytestmark = pytest.mark.engine
+
+
+def token_ids(study, tokenizer, workload):
+    return [p.token_ids for p in prompts(study, tokenizer, study.timing_prompts(workload))]
 
 
 def test_two_kinds_of_traffic(tmp_path, monkeypatch, capsys):
@@ -20,20 +28,20 @@ def test_two_kinds_of_traffic(tmp_path, monkeypatch, capsys):
 
     study = read_study(ROOT / "config/local.yaml")
     monkeypatch.chdir(tmp_path)
-    model = models.model_dir(study.model)
+    model = model_files.model_dir(study.model)
     models.fetch(study.model, model)
     tokenizer = AutoTokenizer.from_pretrained(model)
     answers = {}
-    step = plan.Calibration(17.0, {2: 0.15, 6: 0.45})
+    step = calibration.Calibration(17.0, {2: 0.15, 6: 0.45})
     with server(study, model, 2, tmp_path / "server.log") as url:
-        before = serving.parse(serving.fetch(url), url)
+        before = server_metrics.parse(server_metrics.fetch(url), url)
         for w in study.workloads.values():
-            prompts = [prompt(tokenizer, w, i, study.context_tokens) for i in range(2)]
-            assert load(url, study.model.name, prompts, 61, w.sampling) > 0
-            text = serving.fetch(url)
+            asked = token_ids(study, tokenizer, w.name)[:2]
+            assert load(url, study.model.name, asked, 61, w.sampling) > 0
+            text = server_metrics.fetch(url)
             (tmp_path / f"{w.name}.txt").write_text(text)
-            after = serving.parse(text, url)
-            now = serving.read(serving.difference(before, after))
+            after = server_metrics.parse(text, url)
+            now = server_metrics.read(server_metrics.difference(before, after))
             before, answers[w.name] = after, (now, plan.plan(step, now.acceptance, 6, now))
         now, answer = answers["repeat"]
         assert now.gamma == 2 and now.acceptance.survival == (1.0, 1.0)
@@ -49,8 +57,8 @@ def test_two_kinds_of_traffic(tmp_path, monkeypatch, capsys):
         assert cli.main(["plan", *by_hand, *saved]) == 0
         said = json.loads(capsys.readouterr().out)
         assert said["acceptance"]["survival"] == list(now.acceptance.survival)
-        copied = study.copied
-        more = [prompt(tokenizer, copied, i, study.context_tokens) for i in range(8)]
+        copied = study.full_acceptance_workload
+        more = token_ids(study, tokenizer, copied.name)
         with ThreadPoolExecutor() as pool:
             busy = pool.submit(load, url, study.model.name, more, 61, copied.sampling)
             assert cli.main(["plan", *by_hand, "--url", url, "--window", "3"]) == 0
@@ -65,6 +73,6 @@ def test_the_studys_tables_are_a_calibration(tmp_path, monkeypatch):
     study = read_study(ROOT / "config/local.yaml")
     synthetic.write_study(study, tmp_path, noise=0.02)
     tables.write_tables(study, tmp_path)
-    c = tables.read_calibration(study, tmp_path, "cpu-bf16", 1)
+    c = from_study.read_calibration(study, tmp_path, "cpu-bf16", 1)
     assert c.t_base_ms == pytest.approx(10, rel=0.05) and 0 < c.error < 0.1
     assert c.batches == (1, 4) and c.eager

@@ -7,9 +7,11 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from specamort import record, tables
+from specamort.analysis import tables
 from specamort.errors import SpecamortError
-from specamort.study import load_yaml, read_study
+from specamort.records import record
+from specamort.study.study_file import read_study
+from specamort.study.yaml_file import load_yaml
 
 pytestmark = pytest.mark.engine
 
@@ -23,7 +25,7 @@ def rehearsed(tmp_path_factory):
     raw = load_yaml(ROOT / "config/study.yaml")
     raw |= {"name": "cut", "gammas": [0, 2], "batches": [1], "replicates": 1, "context_tokens": 400}
     del raw["platforms"]["h200"]
-    raw["profile"] |= {"models": [], "context_tokens": 400, "tokens": [1, 40]}
+    raw["tracing"] |= {"models": [], "context_tokens": 400, "tokens": [1, 40]}
     (home / "cut.yaml").write_text(yaml.safe_dump(raw))
     run = subprocess.run(
         [sys.executable, "-m", "specamort", "rehearse", "--study", "cut.yaml"],

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from specamort import record, tables
-from specamort.study import read_study
+from specamort.analysis import tables
+from specamort.records import record
+from specamort.study.study_file import read_study
 
 pytestmark = pytest.mark.engine
 

@@ -7,9 +7,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import synthetic
-from specamort import analysis, record, tables
+from specamort.analysis import (
+    calibration,
+    cells,
+    cross_checks,
+    origins,
+    predictions,
+    repetitions,
+    tables,
+)
 from specamort.errors import SpecamortError
-from specamort.study import Cell
+from specamort.records import record
+from specamort.study.grid import Cell
 
 
 def reps(rows):
@@ -28,7 +37,7 @@ def reps(rows):
 
 def test_medians_and_speedup_by_hand():
     """Each block is compared with its own baseline: 10/5 and 20/4, not 15/4.5."""
-    table = analysis.cells(
+    table = cells.cells(
         reps([(0, 0, [9, 10, 30]), (0, 2, [5, 5, 6]), (1, 0, [20, 20, 20]), (1, 2, [4, 4, 1])]), 0
     ).set_index("gamma")
     assert table.loc[0, "pot_ms"] == 15
@@ -38,7 +47,7 @@ def test_medians_and_speedup_by_hand():
 
 
 def test_ratios_by_hand():
-    row = analysis.cells(reps([(0, 0, [10]), (0, 2, [5])]), 0).set_index("gamma").loc[2]
+    row = cells.cells(reps([(0, 0, [10]), (0, 2, [5])]), 0).set_index("gamma").loc[2]
     assert row["alpha"] == 0.4
     assert row["coverage"] == 0.5
     assert row["tau"] == 1.4
@@ -51,39 +60,39 @@ def hot():
 
 def test_throttled_and_shared_cells_are_kept_but_left_out(local):
     """Block 0 has a throttled baseline and block 1 a shared cell; block 2 alone counts there."""
-    cells = [c for c in local.cells if c.workload == "repeat" and c.batch == 1 and c.gamma < 4]
+    grid = [c for c in local.cells if c.workload == "repeat" and c.batch == 1 and c.gamma < 4]
     shared = {"before": synthetic.reading(other_processes=[7]), "after": synthetic.reading()}
 
     def records(states):
         for r in range(3):
-            for c in cells:
+            for c in grid:
                 one = synthetic.timing(local, "cpu-bf16", r, c, d=0.0, t_base=10.0 * (r + 1))
                 if state := states.get((r, c.gamma)):
                     one["device_state"] = state
                 yield one
 
-    reps = analysis.repetitions(records({(0, 0): hot(), (1, 2): shared}))
-    assert set(reps["marks"]) == {"", "throttled", "shared"}
-    table = analysis.cells(reps, 0).set_index("gamma")
+    reps = repetitions.repetitions(records({(0, 0): hot(), (1, 2): shared}))
+    assert set(reps["exclusions"]) == {"", "throttled", "shared"}
+    table = cells.cells(reps, 0).set_index("gamma")
     assert table.loc[0, "pot_ms"] == 25  # 20 and 30; 10 is throttled
     assert table.loc[2, "pot_ms"] == pytest.approx(30 / 3)
     assert table["blocks"].to_list() == [2, 1]
     assert table["blocks_left_out"].to_list() == [1, 2]
-    everywhere = analysis.repetitions(records({(r, 2): hot() for r in range(3)}))
+    everywhere = repetitions.repetitions(records({(r, 2): hot() for r in range(3)}))
     with pytest.raises(SpecamortError, match=r"1 cells were throttled.*repeat-n1-g2 first.*remeas"):
-        analysis.cells(everywhere, 0)
+        cells.cells(everywhere, 0)
 
 
 def test_no_draft_is_no_acceptance_but_not_a_zero():
-    counts = pd.DataFrame([dict.fromkeys([*analysis.COUNTS, "accepted_first"], 0)])
+    counts = pd.DataFrame([dict.fromkeys([*repetitions.COUNTS, "accepted_first"], 0)])
     counts["decode_steps"] = counts["decode_tokens"] = 7
-    row = analysis.ratios(counts).iloc[0]
+    row = cells.ratios(counts).iloc[0]
     assert np.isnan(row["alpha"]) and row["coverage"] == 0 and row["tau"] == 1
 
 
 def test_intervals_hold_the_median_and_shrink_to_nothing_without_noise():
     rng = random.Random(0)
-    noisy = analysis.cells(
+    noisy = cells.cells(
         reps(
             [
                 (r, g, [m + rng.gauss(0, 0.5) for _ in range(8)])
@@ -96,7 +105,7 @@ def test_intervals_hold_the_median_and_shrink_to_nothing_without_noise():
     assert (noisy["pot_ms_low"] <= noisy["pot_ms"]).all()
     assert (noisy["pot_ms"] <= noisy["pot_ms_high"]).all()
     assert (noisy["pot_ms_low"] < noisy["pot_ms_high"]).all()
-    still = analysis.cells(reps([(0, 0, [10, 10]), (0, 2, [5, 5])]), 0)
+    still = cells.cells(reps([(0, 0, [10, 10]), (0, 2, [5, 5])]), 0)
     assert (still["pot_ms_low"] == still["pot_ms_high"]).all()
 
 
@@ -120,17 +129,17 @@ def test_equation_is_exact_where_the_world_obeys_it(made):
 
 def test_every_table_says_whose_numbers_it_holds(made):
     for name, table in made.items():
-        expected = "datasheet" if name == "vendor_overheads" else "synthetic"
+        expected = "datasheet" if name == "vendor_verify_overhead" else "synthetic"
         assert set(table["origin"]) == {expected}, name
 
 
 def test_a_row_made_of_two_origins_carries_both():
     one = pd.DataFrame({"k": [1, 2], "origin": ["measured", "rehearsal"]})
     other = pd.DataFrame({"k": [1, 2], "origin": ["synthetic", "rehearsal"]})
-    both = analysis.merged(one, other, on=["k"])
+    both = origins.merged(one, other, on=["k"])
     assert both["origin"].to_list() == ["measured synthetic", "rehearsal"]
-    assert analysis.not_measured([both, one]) == "rehearsal synthetic"
-    assert analysis.not_measured([one[:1]]) == ""
+    assert origins.not_measured([both, one]) == "rehearsal synthetic"
+    assert origins.not_measured([one[:1]]) == ""
 
 
 def test_what_is_calibrated_on_rehearsed_cells_is_no_measurement(local):
@@ -138,14 +147,14 @@ def test_what_is_calibrated_on_rehearsed_cells_is_no_measurement(local):
     table, d = cells_of(local, lambda gamma: 0.0)
     table["origin"], d["origin"] = "measured", "measured"
     table.loc[table["platform"] == local.calibration.name, "origin"] = "rehearsal"
-    calibrated = analysis.acceptance(local, table)
-    host = analysis.host_terms(local, table, calibrated, d)
+    calibrated = calibration.acceptance(local, table)
+    host = calibration.host_terms(local, table, calibrated, d)
     assert set(calibrated["origin"]) == {"rehearsal"}
     assert set(host["origin"]) == {"measured rehearsal"}
-    predicted = analysis.predictions(local, table, calibrated, d, host)
+    predicted = predictions.predictions(local, table, calibrated, d, host)
     held = predicted.loc[predicted["held_out"], "origin"]
     assert set(held) == {"measured rehearsal"}
-    assert set(analysis.errors(predicted)["origin"]) == {"measured rehearsal"}
+    assert set(predictions.errors(predicted)["origin"]) == {"measured rehearsal"}
 
 
 def test_circular_predictors_only_where_held_out(made, local):
@@ -170,11 +179,11 @@ def test_acceptance_band_is_judged(made, local):
 
 
 def analysed(study, records, benches):
-    table = analysis.cells(analysis.repetitions(records), study.seed)
-    d = analysis.overheads(study, benches)
-    calibrated = analysis.acceptance(study, table)
-    host = analysis.host_terms(study, table, calibrated, d)
-    return calibrated, host, analysis.predictions(study, table, calibrated, d, host)
+    table = cells.cells(repetitions.repetitions(records), study.seed)
+    d = calibration.verify_overhead(study, benches)
+    calibrated = calibration.acceptance(study, table)
+    host = calibration.host_terms(study, table, calibrated, d)
+    return calibrated, host, predictions.predictions(study, table, calibrated, d, host)
 
 
 @settings(
@@ -186,7 +195,7 @@ def test_held_out_cells_never_leak(local, rng):
     does any prediction, since a held-out platform gives only its baseline and its own d."""
     bench = synthetic.microbenchmark(local) | {"origin": "synthetic"}
     benches = dict.fromkeys(local.platforms, bench)
-    d = analysis.overheads(local, benches).set_index(["platform", "batch", "gamma"])["d"]
+    d = calibration.verify_overhead(local, benches).set_index(["platform", "batch", "gamma"])["d"]
 
     def study_records(change):
         for p in local.platforms.values():
@@ -243,9 +252,9 @@ def cells_of(local, h):
 
 def host_case(local, h):
     table, d = cells_of(local, h)
-    calibrated = analysis.acceptance(local, table)
-    host = analysis.host_terms(local, table, calibrated, d)
-    errors = analysis.errors(analysis.predictions(local, table, calibrated, d, host))
+    calibrated = calibration.acceptance(local, table)
+    host = calibration.host_terms(local, table, calibrated, d)
+    errors = predictions.errors(predictions.predictions(local, table, calibrated, d, host))
     held = errors.query("cells_of == 'held out' and workload == 'all'").set_index("predictor")
     return host.set_index("form"), held["mape_pct"]
 
@@ -257,9 +266,9 @@ def test_ratio_transfer_is_one_ratio_a_gamma_and_the_batchs_own_beside_it(local)
     top = (table["workload"] == "repeat") & (table["gamma"] == 6)
     table.loc[own & top, "speedup"] = [5.0, 3.0]
     table.loc[~own, ["speedup", "t_base_ms"]] = [99.0, 8.0]
-    calibrated = analysis.acceptance(local, table)
-    host = analysis.host_terms(local, table, calibrated, d)
-    p = analysis.predictions(local, table, calibrated, d, host)
+    calibrated = calibration.acceptance(local, table)
+    host = calibration.host_terms(local, table, calibrated, d)
+    p = predictions.predictions(local, table, calibrated, d, host)
     p = p.query("workload == 'repeat' and gamma == 6").set_index(["predictor", "batch"])
     predicted = p["predicted_ms"]
     assert predicted["ratio_transfer"].to_dict() == {1: 8 / 4, 4: 8 / 4}
@@ -284,9 +293,9 @@ def test_a_host_term_that_grows_with_gamma_is_told_apart(local):
 
 
 def test_too_few_cells_choose_a_constant():
-    (h0, h1), criterion = analysis._fit(np.array([1.0, 3.0]), np.array([2, 2]), np.ones(2), 1)
+    (h0, h1), criterion = calibration._fit(np.array([1.0, 3.0]), np.array([2, 2]), np.ones(2), 1)
     assert (h0, h1) == (pytest.approx(2), 0) and criterion == np.inf
-    assert analysis._fit(np.array([1.0, 3.0]), np.array([2, 2]), np.ones(2), 2)[1] == np.inf
+    assert calibration._fit(np.array([1.0, 3.0]), np.array([2, 2]), np.ones(2), 2)[1] == np.inf
 
 
 def test_host_residuals_hold_their_interval_and_their_share(made, local):
@@ -302,11 +311,11 @@ def test_a_residual_is_held_against_both_floors(local):
     """h of 2 ms against 4 and 5 ms, which is 50 and 40%."""
     table, d = cells_of(local, lambda gamma: 2.0)
     reps = pd.DataFrame(
-        table[[*analysis.CELL, "pot_ms"]].assign(replicate=0, warmup=False, left_out=False)
+        table[[*repetitions.CELL, "pot_ms"]].assign(replicate=0, warmup=False, left_out=False)
     )
     floors = pd.DataFrame({"platform": list(local.platforms), "origin": "rehearsal"})
     floors = floors.assign(floor_ms=4.0, own_floor_ms=[4.0, 5.0])
-    r = analysis.host_residuals(reps, table, d, floors, 0)
+    r = cross_checks.host_residuals(reps, table, d, floors, 0)
     assert r["host_residual_ms"].to_list() == pytest.approx([2] * len(r))
     assert r["of_floor_pct"].to_list() == pytest.approx([50] * len(r))
     held = r["platform"] == local.heldout[0].name
@@ -316,14 +325,14 @@ def test_a_residual_is_held_against_both_floors(local):
 
 def test_the_device_confirms_a_right_roofline(made):
     """The synthetic traces verify at the predicted cost."""
-    both = made["device_overheads"]
+    both = made["device_verify_overhead"]
     assert both["d_measured"].to_list() == pytest.approx(both["d_predicted"].to_list())
     assert both["step_error_pct"].abs().max() < 1e-9
 
 
 def test_vendor_figures_by_hand(made):
     """H100, N = 1, gamma 6: the weights, read once, dominate; activations add little."""
-    v = made["vendor_overheads"].set_index(["gpu", "batch", "gamma"])
+    v = made["vendor_verify_overhead"].set_index(["gpu", "batch", "gamma"])
     assert len(v) == 12 and (v["study_at_most"] == 0.023).all()
     one = v.loc[("H100 SXM 80GB", 1, 6)]
     weights = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
@@ -341,14 +350,14 @@ def test_counter_agreement_by_hand():
         "cell": dict(platform="p", replicate=0, workload="w", batch=1, gamma=2),
         "repetitions": [{"counters": {"drafted": 100, "accepted": 70}}],
     }
-    row = analysis.counter_agreement(table, [run]).iloc[0]
+    row = cross_checks.counter_agreement(table, [run]).iloc[0]
     # 0.2 over sqrt(0.6 * 0.4 * 2 / 100) = 2.89
     assert row["z"] == pytest.approx(-2.887, abs=1e-3) and row["agree"]
-    assert row["origin"] == "rehearsal synthetic" and row["marks"] == ""
+    assert row["origin"] == "rehearsal synthetic" and row["exclusions"] == ""
     run["repetitions"][0]["counters"]["accepted"] = 90
     run["device_state"] = hot()
-    row = analysis.counter_agreement(table, [run]).iloc[0]
-    assert not row["agree"] and row["marks"] == "throttled"
+    row = cross_checks.counter_agreement(table, [run]).iloc[0]
+    assert not row["agree"] and row["exclusions"] == "throttled"
 
 
 def test_reading_cost_by_hand():
@@ -360,10 +369,10 @@ def test_reading_cost_by_hand():
             ],
         }
 
-    cost = analysis.reading_cost(runs(99, 10.3, 10.3), runs(99, 10, 10, device_state=hot()))
+    cost = cross_checks.reading_cost(runs(99, 10.3, 10.3), runs(99, 10, 10, device_state=hot()))
     assert cost["cost_pct"] == pytest.approx(3)
     assert cost["cost_pct_low"] == pytest.approx(3)
-    assert cost["origin"] == "synthetic" and cost["marks"] == "throttled"
+    assert cost["origin"] == "synthetic" and cost["exclusions"] == "throttled"
 
 
 def test_divergence_reports_the_first_difference(local):
@@ -371,10 +380,10 @@ def test_divergence_reports_the_first_difference(local):
     b = synthetic.timing(local, "cpu-bf16", 0, Cell("open", 1, 2), 0)
     for run in b["repetitions"]:
         run["token_ids"] = [[1, 2, 9, 4]]
-    row = analysis.divergence([a, b]).iloc[0]
+    row = cross_checks.divergence([a, b]).iloc[0]
     assert row["first_difference"] == 2 and row["origin"] == "synthetic"
     c = synthetic.timing(local, "cpu-bf16", 0, Cell("open", 1, 4), 0)
-    assert analysis.divergence([a, c])["first_difference"].isna().all()
+    assert cross_checks.divergence([a, c])["first_difference"].isna().all()
 
 
 def test_records_out_of_place_are_refused(local, tmp_path):

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 import synthetic
-from specamort import tables
-from specamort.claims import FORMULAS, Tables, claims
-from specamort.study import read_study
+from specamort.analysis import tables
+from specamort.analysis.claims import FORMULAS, Tables, claims
+from specamort.study.study_file import read_study
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def study(root):
 
 @pytest.fixture
 def published(root):
-    return yaml.safe_load((root / "workflow/specamort/published.yaml").read_text())
+    return yaml.safe_load((root / "workflow/specamort/analysis/published.yaml").read_text())
 
 
 def frame(columns, *rows):
@@ -38,7 +38,7 @@ def by_hand():
             ("h200", "open", 1, 6, 1.0, 99.0, 0.0),
         ),
         acceptance=frame("workload gamma alpha", ("repeat", 2, 1.0), ("repeat", 6, 0.75)),
-        overheads=frame(
+        verify_overhead=frame(
             "platform batch gamma d", ("h100", 1, 6, 0.02), ("h100", 4, 6, 0.03), ("h200", 1, 6, 0)
         ),
         predictions=frame(
@@ -163,7 +163,7 @@ def on_cpu(platforms):
 
 
 def test_traced_claims_need_the_published_traces_as_well(study, published):
-    study = replace(study, profile=replace(study.profile, tracer="kineto"))
+    study = replace(study, tracing=replace(study.tracing, tracer="kineto"))
     got = claims(study, published, by_hand()).set_index("claim")["comparable"]
     assert got["nsys_host_8b_ms"] == got["host_residual_of_floor_pct"] == "no: other tracer"
     assert got["host_residual_ms"] == got["speedup_open"] == "yes"

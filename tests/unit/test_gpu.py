@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 import synthetic
-from specamort import gpu
 from specamort.errors import SpecamortError
+from specamort.measure import gpu
+from specamort.records.exclusions import exclusions
 
 
 class NVMLError(Exception):
@@ -124,19 +125,19 @@ def test_marks_of_a_cell():
     quiet = synthetic.reading()
     later = quiet | {"at_ns": quiet["at_ns"] + 1000}
 
-    def marks(before, after):
-        return gpu.marks({"before": before, "after": after})
+    def of(before, after):
+        return exclusions({"before": before, "after": after})
 
-    assert marks(quiet, later) == []
-    assert marks(quiet, later | {"throttle_reasons": 0x1 | 0x2}) == []  # idle, clocks asked for
+    assert of(quiet, later) == []
+    assert of(quiet, later | {"throttle_reasons": 0x1 | 0x2}) == []  # idle, clocks asked for
     for reason in (0x4, 0x8, 0x20, 0x40, 0x80):
-        assert marks(quiet | {"throttle_reasons": reason}, later) == ["throttled"]
-        assert marks(quiet, later | {"throttle_reasons": reason}) == ["throttled"]
+        assert of(quiet | {"throttle_reasons": reason}, later) == ["throttled"]
+        assert of(quiet, later | {"throttle_reasons": reason}) == ["throttled"]
     held = {"power": quiet["throttled_ns"]["power"] + 10, "thermal": 0}
-    assert marks(quiet, later | {"throttled_ns": held}) == []
+    assert of(quiet, later | {"throttled_ns": held}) == []
     held["power"] += 1  # 11 of 1000 ns
-    assert marks(quiet, later | {"throttled_ns": held}) == ["throttled"]
-    assert marks(quiet | {"throttled_ns": None}, later | {"throttled_ns": held}) == []
+    assert of(quiet, later | {"throttled_ns": held}) == ["throttled"]
+    assert of(quiet | {"throttled_ns": None}, later | {"throttled_ns": held}) == []
     both = later | {"throttle_reasons": 0x40, "other_processes": [7]}
-    assert marks(quiet, both) == ["throttled", "shared"]
-    assert marks(None, None) == gpu.marks(None) == []
+    assert of(quiet, both) == ["throttled", "shared"]
+    assert of(None, None) == exclusions(None) == []

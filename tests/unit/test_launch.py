@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 import synthetic
-from specamort import cluster, launch, slurm, status
+from specamort.cluster import cluster_file, launch, resources, slurm, status
 from specamort.errors import SpecamortError
-from specamort.measure import block_dir
-from specamort.study import read_study
+from specamort.study import layout
+from specamort.study.study_file import read_study
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_queue_of_a_checkout(site, tmp_path):
     site(squeue="\n".join(rows))
     found = slurm.live_jobs(tmp_path)
     assert [j.id for j in found] == ["7", "8"]
-    assert found[0].what == slurm.block_name("measure", "small", "cpu-bf16", 0)
+    assert found[0].what == layout.job_name("measure", "small", "cpu-bf16", 0)
     assert found[0].elapsed_s == 62 and found[0].node == "n1"
     site(squeue=rows[2].replace("/elsewhere", str(tmp_path)))
     assert slurm.live_jobs(tmp_path)[0].elapsed_s == 2 * 86400 + 3 * 3600 + 1
@@ -69,7 +69,7 @@ def test_a_site_without_accounting(site):
 @pytest.fixture
 def measured(small, tmp_path):
     """Block cpu-bf16 r0 with one cell done and one waiting, nothing else."""
-    home = block_dir(tmp_path, "cpu-bf16", 0)
+    home = layout.folder(tmp_path, "measure", "cpu-bf16", 0)
     for cell, where in zip(small.cells[:2], (home, home / "partial"), strict=True):
         one = synthetic.timing(small, "cpu-bf16", 0, cell, 0.1)
         one["provenance"] |= {"job_id": "5", "job_started": "2026-01-01T00:00:00+00:00"}
@@ -79,14 +79,14 @@ def measured(small, tmp_path):
 
 
 def test_status_by_hand(small, measured):
-    name = slurm.block_name("measure", "small", "cpu-bf16", 0)
+    name = layout.job_name("measure", "small", "cpu-bf16", 0)
     failed = {
-        slurm.block_name("measure", "small", "cpu-fp32", 0): [measured / "4.log"],
+        layout.job_name("measure", "small", "cpu-fp32", 0): [measured / "4.log"],
         name: [measured / "5.log"],
     }
     live = [slurm.Job("7", "RUNNING", name, "n1", 200)]
-    live += [slurm.Job("8", "PENDING", slurm.block_name("count", "small", "cpu-bf16"), "", 0)]
-    table = status.blocks(small, measured, live, failed).set_index("job")
+    live += [slurm.Job("8", "PENDING", layout.job_name("counter_run", "small", "cpu-bf16"), "", 0)]
+    table = status.blocks(small, live, failed, measured).set_index("job")
     assert table["state"].to_dict() == {
         "cpu-bf16 r0": "running",
         "cpu-fp32 r0": "failed",
@@ -94,8 +94,8 @@ def test_status_by_hand(small, measured):
         "cpu-fp32 microbench": "to submit",
         "cpu-bf16 trace": "to submit",
         "cpu-fp32 trace": "to submit",
-        "cpu-bf16 count": "queued",
-        "cpu-bf16 overhead": "to submit",
+        "cpu-bf16 counter run": "queued",
+        "cpu-bf16 reading cost": "to submit",
     }
     assert table.loc["cpu-bf16 r0", "done"] == 2
     assert table.loc["cpu-bf16 r0", "spent_by"] == {"5", "7"}
@@ -109,27 +109,27 @@ def test_status_by_hand(small, measured):
 
 
 def test_a_record_of_other_settings_is_not_done(small, measured):
-    table = status.blocks(replace(small, warmup=7), measured, [], {})
+    table = status.blocks(replace(small, warmup=7), [], {}, measured)
     assert table["done"].sum() == 0
 
 
 def test_a_block_waits_for_the_job_an_earlier_controller_left(site, root, tmp_path):
     study = read_study(root / "config/study.yaml")
-    phoenix = cluster.read_cluster(root / "config/clusters/phoenix.yaml", study)
-    what = slurm.block_name("measure", "study", "h100", "1")
+    phoenix = cluster_file.read_cluster(root / "config/clusters/phoenix.yaml", study)
+    what = layout.job_name("measure", "study", "h100", "1")
     site(squeue=f"7|RUNNING|{what}|{tmp_path}|n1|1:02\n8|PENDING|{what}|{tmp_path}||0:00")
-    cluster._leftovers.cache_clear()
-    extra = cluster.requests(study, phoenix, tmp_path, "measure")["slurm_extra"]
+    resources._leftovers.cache_clear()
+    extra = resources.requests(study, phoenix, tmp_path, "measure")["slurm_extra"]
     assert extra(["study", "h100", "1"]) == "--dependency=afterany:7:8"
     assert extra(["study", "h100", "2"]) == ""
-    cluster._leftovers.cache_clear()
+    resources._leftovers.cache_clear()
     site(squeue=None)
     assert extra(["study", "h100", "1"]) == ""
 
 
 def test_modules_and_container(root, tmp_path):
     study = read_study(root / "config/study.yaml")
-    phoenix = cluster.read_cluster(root / "config/clusters/phoenix.yaml", study)
+    phoenix = cluster_file.read_cluster(root / "config/clusters/phoenix.yaml", study)
     assert phoenix.prefix(tmp_path) == ""
     image = tmp_path / "it.sif"
     both = replace(phoenix, modules=("cuda/13",), container=str(image))
@@ -141,9 +141,9 @@ def test_modules_and_container(root, tmp_path):
     named = tmp_path / "site.yaml"
     named.write_text(text.replace("# container: specamort-gpu.sif", f"container: {image}"))
     with pytest.raises(SpecamortError, match=r"container: .*it\.sif is not there; build it"):
-        cluster.read_cluster(named, study)
+        cluster_file.read_cluster(named, study)
     image.touch()
-    assert cluster.read_cluster(named, study).container == str(image)
+    assert cluster_file.read_cluster(named, study).container == str(image)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def phoenix(site, root, tmp_path, monkeypatch):
     for model in study.models:
         (tmp_path / "results/models" / model).mkdir(parents=True)
         (tmp_path / "results/models" / model / "config.json").touch()
-    return study, cluster.read_cluster(root / "config/clusters/phoenix.yaml", study)
+    return study, cluster_file.read_cluster(root / "config/clusters/phoenix.yaml", study)
 
 
 def test_launch_submits_a_controller_that_requeues_itself(phoenix, tmp_path):
@@ -211,7 +211,10 @@ def test_the_controller_waits_only_while_all_that_is_left_is_under_way(
     small, root, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    jobs = [what for _, what, _ in status._jobs(small, tmp_path / "results/small")]
+    jobs = [
+        layout.job_name(j.kind.rule, small.name, j.platform, j.replicate)
+        for j in layout.jobs(small)
+    ]
     queues = iter([jobs, jobs, jobs[1:]])
     monkeypatch.setattr(
         launch,

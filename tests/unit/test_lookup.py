@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specamort.lookup import copy_acceptance, draftable_share
+from specamort.model.lookup import copy_acceptance, draftable_share
 
 
 def test_a_copy_of_distinct_tokens_is_drafted_perfectly():

@@ -2,16 +2,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from specamort import models
 from specamort.errors import SpecamortError
-from specamort.study import Model, read_study
+from specamort.measure import models
+from specamort.study import model_files
+from specamort.study.grid import Model
+from specamort.study.study_file import read_study
 
 HUB = Model("m", "huggingface", repo="meta-llama/gated", revision="0" * 40)
 
 
 def test_where_a_model_is():
-    assert str(models.model_dir(HUB)) == "results/models/m"
-    assert str(models.model_dir(Model("m", "directory", path="/data/m"))) == "/data/m"
+    assert str(model_files.model_dir(HUB)) == "results/models/m"
+    assert str(model_files.model_dir(Model("m", "directory", path="/data/m"))) == "/data/m"
 
 
 def test_package_not_installed(tmp_path):
@@ -55,7 +57,7 @@ def test_a_random_model_has_the_shape_and_the_vocabulary(root, tmp_path):
     small = read_study(root / "config/small.yaml")
     like = tmp_path / "like"
     models.fetch(small.model, like)
-    (random,) = small.profile.models
+    (random,) = small.tracing.models
     models.fetch(random, tmp_path / "random", like)
     config = transformers.AutoConfig.from_pretrained(tmp_path / "random")
     assert config.hidden_size == random.shape["hidden_size"]

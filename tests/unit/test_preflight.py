@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from specamort import preflight, slurm
-from specamort.cluster import read_cluster
+from specamort.cluster import preflight, slurm
+from specamort.cluster.cluster_file import read_cluster
+from specamort.cluster.slurm import Site
 from specamort.errors import SpecamortError
-from specamort.slurm import Site
-from specamort.study import read_study
+from specamort.study.study_file import read_study
 
 SITE = Site(
     {"gpu-h100": {"gpu:h100:8"}, "gpu-h200": {"gpu:h200:8"}, "cpu": {"null"}},
@@ -60,7 +60,7 @@ def test_room_is_asked_of_the_filesystem(tmp_path, monkeypatch):
         raise SpecamortError("fallocate fails: Disk quota exceeded")
 
     monkeypatch.setattr(preflight, "_SPACE_GB", 0.001)
-    monkeypatch.setattr(preflight, "ask", full)
+    monkeypatch.setattr(preflight, "run_command", full)
     assert "Disk quota exceeded" in str(preflight._space(tmp_path))
     assert not list(tmp_path.iterdir())
 
@@ -71,7 +71,9 @@ def test_nsys_is_looked_for_as_a_job_would(root, tmp_path, monkeypatch):
     asked = []
     for release, good in (("2024.5.1.113-245134619542v0", True), ("2023.4.4.54-0v0", False)):
         said = f"NVIDIA Nsight Systems version {release}"
-        monkeypatch.setattr(preflight, "ask", lambda *c, said=said: asked.append(c[-1]) or said)
+        monkeypatch.setattr(
+            preflight, "run_command", lambda *c, said=said: asked.append(c[-1]) or said
+        )
         (found,) = preflight._tracer(study, replace(cluster, modules=("nsight",)))
         assert release in str(found) and (found.fix is None) == good
     assert set(asked) == {"module load nsight; nsys --version"}
@@ -79,7 +81,7 @@ def test_nsys_is_looked_for_as_a_job_would(root, tmp_path, monkeypatch):
     def missing(*command):
         raise SpecamortError("bash fails")
 
-    monkeypatch.setattr(preflight, "ask", missing)
+    monkeypatch.setattr(preflight, "run_command", missing)
     (lost,) = preflight._tracer(study, cluster)
-    assert "add its module to" in lost.fix and "profile.tracer: kineto" in lost.fix
+    assert "add its module to" in lost.fix and "tracing.tracer: kineto" in lost.fix
     assert not list(preflight._tracer(read_study(root / "config/local.yaml"), cluster))

@@ -7,19 +7,21 @@ import pytest
 
 from conftest import ROOT
 from letters import Letters
-from llama3_tokenizer import Llama3Tokenizer
-from specamort import study as studies
 from specamort.cli import main
 from specamort.errors import SpecamortError
-from specamort.models import EMBEDDED, load_tokenizer
-from specamort.prompt_check import check_prompts
-from specamort.study import read_study
+from specamort.study import texts
+from specamort.study.model_files import EMBEDDED, load_tokenizer
+from specamort.study.prompt_check import check_prompts
+from specamort.study.study_file import read_study
 
 STUDIES = sorted((ROOT / "config").glob("*.yaml"))
 
 
 @pytest.fixture(scope="session")
 def llama3():
+    pytest.importorskip("llama_models")
+    from llama3_tokenizer import Llama3Tokenizer
+
     return Llama3Tokenizer()
 
 
@@ -42,7 +44,7 @@ def test_every_prompt_of_every_study(path, vocabulary, request):
     study = read_study(path)
     lines = check_prompts(study, lambda model: tokenizer)
     built = [line for line in lines if line.startswith("prompts of")]
-    assert len(built) == len(study.prompt_sets) + len(study.profile.models)
+    assert len(built) == len(study.prompt_sets) + len(study.tracing.models)
     assert not [line for line in lines if "not built" in line]
     worst = [float(line.split("worst prompt ")[1][:5]) for line in lines if "worst prompt" in line]
     assert worst and min(worst) == 1  # what a counter shows below it is the model's doing
@@ -51,22 +53,22 @@ def test_every_prompt_of_every_study(path, vocabulary, request):
 def test_the_published_study_needs_what_the_first_text_did_not_have(llama3, monkeypatch):
     """The kind of mistake this is for: 885 tokens of text where a prompt needs 967."""
     study = read_study(ROOT / "config/study.yaml")
-    whole = studies.read_text("alice")
-    monkeypatch.setattr("specamort.workloads.read_text", lambda name: whole[:3800])
+    whole = texts.read_text("alice")
+    monkeypatch.setattr("specamort.study.prompts.read_text", lambda name: whole[:3800])
     with pytest.raises(SpecamortError, match=r"text 'alice' gives \d+ passages of 9\d\d tokens"):
         check_prompts(study, lambda model: llama3)
 
 
 def test_half_the_text_is_refused(tmp_path, monkeypatch, capsys):
-    for path in (ROOT / "workflow/specamort/texts").iterdir():
+    for path in (ROOT / "workflow/specamort/study/texts").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     text = (tmp_path / "alice.txt").read_bytes()
     (tmp_path / "alice.txt").write_bytes(text[: len(text) // 2])
-    monkeypatch.setattr(studies, "TEXTS", tmp_path)
-    studies.read_text.cache_clear()
+    monkeypatch.setattr(texts, "TEXTS", tmp_path)
+    texts.read_text.cache_clear()
     assert main(["check", "--study", str(ROOT / "config/study.yaml")]) == 1
     assert "alice.txt: was cut or edited since it was shipped" in capsys.readouterr().err
-    studies.read_text.cache_clear()
+    texts.read_text.cache_clear()
 
 
 def test_a_context_beyond_the_models_limit(small, tmp_path, monkeypatch):

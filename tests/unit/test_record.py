@@ -9,9 +9,9 @@ import time
 import pytest
 
 import synthetic
-from specamort import record
 from specamort.errors import SpecamortError
-from specamort.study import Cell
+from specamort.records import record
+from specamort.study.grid import Cell
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_killed_while_writing_leaves_whole_records(tmp_path, good):
     source = tmp_path / "source.json"
     source.write_text(json.dumps(good))
     loop = (
-        "import json, sys; from pathlib import Path; from specamort import record\n"
+        "import json, sys; from pathlib import Path; from specamort.records import record\n"
         f"r = json.loads(Path({str(source)!r}).read_text())\n"
         "print('ready', flush=True)\n"
         f"while True: record.write(Path({str(path)!r}), r)"

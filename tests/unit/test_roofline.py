@@ -3,8 +3,8 @@ import json
 import pytest
 
 import synthetic
-from specamort import roofline
-from specamort.roofline import Shape
+from specamort.model import roofline
+from specamort.model.roofline import Shape
 
 SHAPE = synthetic.SHAPE
 

@@ -8,10 +8,13 @@ import pytest
 
 import synthetic
 from letters import Letters
-from specamort import gpu, record, self_check
 from specamort.errors import SpecamortError
-from specamort.rehearse import rehearsal
-from specamort.study import load_yaml, parse_study, read_study
+from specamort.measure import gpu, self_check
+from specamort.records import record
+from specamort.study import layout
+from specamort.study.rehearsal import rehearsal
+from specamort.study.study_file import parse_study, read_study
+from specamort.study.yaml_file import load_yaml
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ class Node:
 
     def traced(self, study, platform, cells, output, start):
         (cell,) = cells
-        assert cell.gamma == 2 and study.profile.pairs == 1
+        assert cell.gamma == 2 and study.tracing.pairs == 1
         if self.engine_dies_at == 2:
             raise SpecamortError("nsys or the engine under it ended with 1")
         run = {"counters": self.counters, "trace": None}
@@ -91,7 +94,7 @@ def test_a_fit_node_passes_once_and_a_line_each(study, node, tmp_path):
     ensure(study, node, tmp_path)
     assert [line[:4] for line in node.lines] == ["pass"] * len(node.lines)
     assert "torch 2.13.0 (CUDA 13.0)" in node.lines[1] and node.closed == 1
-    found = record.read(self_check.self_check_path(tmp_path, "h100"))
+    found = record.read(layout.folder(tmp_path, "self_check", "h100") / "passed.json")
     assert found["origin"] == "rehearsal" and found["kind"] == "self_check"
     ensure(study, node, tmp_path)
     assert node.lines == [] and node.started == [0]

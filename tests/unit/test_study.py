@@ -4,7 +4,9 @@ import pytest
 import yaml
 
 from specamort.errors import SpecamortError
-from specamort.study import Cell, digest, parse_study, read_study
+from specamort.study.grid import Cell
+from specamort.study.settings import digest
+from specamort.study.study_file import parse_study, read_study
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_settings_hold_what_a_number_depends_on(raw):
     cell = Cell("repeat", 1, 2)
 
     def hash_of(raw):
-        return digest(parse_study(raw, "x").settings("cpu-bf16", cell))
+        return digest(parse_study(raw, "x").timing_settings("cpu-bf16", cell))
 
     before = hash_of(raw)
     same = copy.deepcopy(raw)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import synthetic
-from specamort.study import read_study
+from specamort.study.study_file import read_study
 
 
 @pytest.fixture

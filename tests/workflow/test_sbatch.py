@@ -16,8 +16,8 @@ import pytest
 import synthetic
 from conftest import ROOT
 from phoenix import BLOCKS, SELF_CHECKS, asks, job_name
-from specamort.rehearse import write_rehearsal
-from specamort.study import read_study
+from specamort.study.rehearsal import write_rehearsal
+from specamort.study.study_file import read_study
 
 
 @pytest.fixture

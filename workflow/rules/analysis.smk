@@ -1,30 +1,28 @@
+from pathlib import Path
+
+
+def numbers_from():
+    """Every file of the package that can change a number in a table."""
+    package = Path("workflow/specamort")
+    parts = ("analysis", "model", "records")
+    return sorted(
+        str(p)
+        for part in parts
+        for s in ("*.py", "*.yaml")
+        for p in (package / part).rglob(s)
+    )
+
+
 rule analyse:
     """Records to tables. Acceptance is calibrated on one platform, the others are held out."""
     input:
-        expand(
-            RECORDS,
-            study=STUDY.name,
-            platform=STUDY.platforms,
-            replicate=range(STUDY.replicates),
-        ),
-        expand(
-            rules.microbench.output + rules.trace.output,
-            study=STUDY.name,
-            platform=STUDY.platforms,
-        ),
-        expand(
-            rules.count.output + rules.overhead.output,
-            study=STUDY.name,
-            platform=STUDY.calibration.name,
-        ),
-        code=expand(
-            "workflow/specamort/{file}",
-            file=[
-                *("analysis.py", "decomposition.py", "equation.py", "roofline.py"),
-                *("tables.py", "claims.py", "trace.py", "gpu.py"),
-                *("published.yaml", "vendor.yaml"),
-            ],
-        ),
+        [
+            wanted.path
+            for job in measuring_jobs(STUDY)
+            if job.kind.rule != "self_check"
+            for wanted in job.wanted
+        ],
+        code=numbers_from(),
     output:
         table_paths(RESULTS),
     log:

@@ -1,8 +1,3 @@
-# The study is a wildcard so that SLURM's job comments and logs say whose job it is.
-TIMING = "results/{study}/raw/timing/{platform}/r{replicate}"
-RECORDS = [f"{TIMING}/{cell}.json" for cell in STUDY.cells]
-
-
 rule measure:
     """One block: a platform, a replicate, one device, every gamma."""
     input:
@@ -10,8 +5,7 @@ rule measure:
         PROMPTS,
         self_checked,
     output:
-        # update: a record that exists stays; the job measures what is missing.
-        [update(r) for r in RECORDS],
+        records("measure"),
     log:
         "results/{study}/logs/measure/{platform}-r{replicate}.log",
     conda:
@@ -22,7 +16,7 @@ rule measure:
         device=1,
     params:
         file=STUDY.file,
-        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
+        settings=settings_of("measure"),
     message:
         "Measuring block r{wildcards.replicate} on {wildcards.platform}: every gamma, one device"
     shell:
@@ -30,58 +24,53 @@ rule measure:
         "--replicate {wildcards.replicate} --log {log}"
 
 
-rule count:
+rule counter_run:
     """The study's separate counter run: the same speculative cells, untimed."""
     input:
         model_dir(STUDY.model),
         PROMPTS,
         self_checked,
     output:
-        [
-            update(f"results/{{study}}/raw/counter/{{platform}}/{c}.json")
-            for c in STUDY.cells
-            if c.gamma
-        ],
+        records("counter_run"),
     log:
-        "results/{study}/logs/count/{platform}.log",
+        "results/{study}/logs/counter_run/{platform}.log",
     conda:
         ENVIRONMENT
     threads: ALONE
     resources:
-        **REQUEST("count"),
+        **REQUEST("counter_run"),
         device=1,
     params:
         file=STUDY.file,
-        settings=lambda w: digest(
-            [STUDY.counter_settings(w.platform, c) for c in STUDY.cells]
-        ),
+        settings=settings_of("counter_run"),
     message:
         "Counter run on {wildcards.platform}: acceptance, untimed"
     shell:
-        "specamort count --study {params.file} --platform {wildcards.platform} --log {log}"
+        "specamort counter-run --study {params.file} --platform {wildcards.platform} "
+        "--log {log}"
 
 
-rule overhead:
+rule reading_cost:
     """One cell with the engine's statistics on, then off."""
     input:
         model_dir(STUDY.model),
         PROMPTS,
         self_checked,
     output:
-        update("results/{study}/raw/overhead/{platform}/on.json"),
-        update("results/{study}/raw/overhead/{platform}/off.json"),
+        records("reading_cost"),
     log:
-        "results/{study}/logs/overhead/{platform}.log",
+        "results/{study}/logs/reading_cost/{platform}.log",
     conda:
         ENVIRONMENT
     threads: ALONE
     resources:
-        **REQUEST("overhead"),
+        **REQUEST("reading_cost"),
         device=1,
     params:
         file=STUDY.file,
-        settings=lambda w: digest([STUDY.settings(w.platform, c) for c in STUDY.cells]),
+        settings=settings_of("reading_cost"),
     message:
         "Cost of reading the counters on {wildcards.platform}"
     shell:
-        "specamort overhead --study {params.file} --platform {wildcards.platform} --log {log}"
+        "specamort reading-cost --study {params.file} --platform {wildcards.platform} "
+        "--log {log}"

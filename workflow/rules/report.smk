@@ -1,11 +1,14 @@
-from specamort.figures import figure_paths
+from specamort.report.figures import figure_paths
 
 
 rule figures:
     """The study's figures, redrawn for this study: SVG, PDF and PNG."""
     input:
         table_paths(RESULTS),
-        code="workflow/specamort/figures.py",
+        code=[
+            "workflow/specamort/report/figures.py",
+            "workflow/specamort/report/style.py",
+        ],
     output:
         figure_paths(RESULTS),
     log:
@@ -27,8 +30,8 @@ rule report:
         table_paths(RESULTS),
         figure_paths(RESULTS),
         code=[
-            "workflow/specamort/report.py",
-            "workflow/specamort/templates/report.html",
+            "workflow/specamort/report/page.py",
+            "workflow/specamort/report/templates/report.html",
         ],
     output:
         RESULTS / "report.html",

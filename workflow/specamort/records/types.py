@@ -1,0 +1,227 @@
+"""What a record holds, as JSON gives it; `study/schemas/record.schema.json` says what must be."""
+
+from typing import Literal, NotRequired, TypedDict
+
+from ..model import roofline, step
+from ..study.settings import Settings
+
+Kind = Literal["timing", "counter_run", "reading_cost", "microbenchmark", "trace", "self_check"]
+Origin = Literal["measured", "rehearsal", "synthetic"]
+
+
+class Device(TypedDict):
+    name: str
+    uuid: str
+
+
+class Source(TypedDict):
+    """Where a job runs, and what code and software: a record's provenance without its times.
+
+    A GPU's also holds what `Reading` does, of when the job began.
+
+    Attributes:
+        packages: hash of everything installed.
+        nsys: its version; null where the study has another tracer.
+        cuda: that torch was built for; null for a CPU build.
+        driver_cuda: the newest CUDA that the driver serves, 100 major + minor.
+    """
+
+    config_hash: str
+    code_version: str
+    code_hash: str
+    packages: str
+    nsys: NotRequired[str | None]
+    vllm: str
+    torch: str
+    cuda: str | None
+    python: NotRequired[str]
+    host: str
+    job_id: str | None
+    job_started: NotRequired[str]
+    device: Device
+    driver: str
+    driver_cuda: NotRequired[int]
+    clocks_mhz: dict[str, float]
+
+
+class Provenance(Source):
+    """ISO 8601 times of the record's own beginning and end."""
+
+    started: str
+    finished: str
+
+
+class Reading(TypedDict):
+    """A GPU's state at one moment.
+
+    Attributes:
+        throttle_reasons: NVML's bit mask.
+        throttled_ns: time below the asked clocks by cause; null where the GPU does not count it.
+        at_ns: monotonic.
+        other_processes: pids of strangers.
+    """
+
+    clocks_mhz: dict[str, float]
+    power_cap_w: float
+    temperature_c: int
+    throttle_reasons: int
+    throttled_ns: dict[str, int] | None
+    at_ns: int
+    other_processes: list[int]
+
+
+class DeviceState(TypedDict):
+    """Null where nothing tells the state (a CPU)."""
+
+    before: Reading | None
+    after: Reading | None
+
+
+class Cell(TypedDict):
+    platform: str
+    replicate: int
+    workload: str
+    batch: int
+    gamma: int
+
+
+class Block(TypedDict):
+    """The job that a timing record's cell was measured in, with the cells of every gamma."""
+
+    id: str
+    seed: str
+    gamma_order: list[int]
+
+
+class Prompt(TypedDict):
+    """`tokens` in each prompt of the batch, and a hash of each."""
+
+    tokens: int
+    sha256: list[str]
+
+
+class Engine(TypedDict):
+    """What vLLM really chose; see `measure.engine_probe`."""
+
+    model_runner: str
+    runner_class: NotRequired[str]
+    drafter: str | None
+    attention_backend: str
+    cudagraph_mode: str
+    environment: dict[str, str]
+
+
+class Sequence(TypedDict):
+    """One sequence of a batch.
+
+    Attributes:
+        pot_ms: by the engine core's clock; null where its statistics are off.
+        arrival_pot_ms: by ours.
+        sha256: of its tokens.
+    """
+
+    tokens: int
+    pot_ms: float | None
+    arrival_pot_ms: float
+    sha256: str
+
+
+class Counters(TypedDict):
+    """By how much vLLM's counters rose in a run; `accepted_per_pos` by position in the draft."""
+
+    engine_steps: int
+    drafts: int
+    drafted: int
+    accepted: int
+    accepted_per_pos: list[int]
+
+
+class Repetition(TypedDict):
+    """One run of a batch.
+
+    Attributes:
+        decode_steps: of all sequences together.
+        step_ms: arrival of each engine step after the first.
+        step_tokens: what each sequence got in each.
+        counters: null where the engine's statistics are off.
+        token_ids: by sequence, in the first timed repetition.
+    """
+
+    index: int
+    warmup: bool
+    seed: NotRequired[int | None]
+    sequences: list[Sequence]
+    decode_steps: int
+    step_ms: NotRequired[list[float]]
+    step_tokens: NotRequired[list[list[int]]]
+    counters: Counters | None
+    token_ids: NotRequired[list[list[int]]]
+
+
+class TraceRun(step.Run):
+    counters: NotRequired[Counters | None]
+
+
+class TracePair(TypedDict):
+    """Each the shorter and the longer run."""
+
+    untraced: list[TraceRun]
+    traced: list[TraceRun]
+
+
+class Trace(TypedDict):
+    """The traced runs of one step.
+
+    Attributes:
+        weights: trained | random.
+        rows: tokens that a step computes: batch (gamma + 1).
+    """
+
+    platform: str
+    model: str
+    context_tokens: int
+    batch: int
+    gamma: int
+    weights: str
+    tracer: str
+    rows: int
+    pairs: list[TracePair]
+
+
+class Microbenchmark(roofline.Bench):
+    """`hash` is of the rest."""
+
+    hash: str
+
+
+class Check(TypedDict):
+    """`fix` is null if it passed."""
+
+    what: str
+    fix: str | None
+
+
+class SelfCheck(TypedDict):
+    platform: str
+    checks: list[Check]
+
+
+class Record(TypedDict):
+    """Any kind of record; which parts beside the first seven it has is its kind's."""
+
+    schema_version: int
+    kind: Kind
+    origin: Origin
+    study: str
+    settings: Settings
+    settings_hash: str
+    provenance: Provenance
+    cell: NotRequired[Cell]
+    block: NotRequired[Block]
+    prompt: NotRequired[Prompt]
+    engine: NotRequired[Engine]
+    device_state: NotRequired[DeviceState]
+    repetitions: NotRequired[list[Repetition]]
+    microbenchmark: NotRequired[Microbenchmark]
+    trace: NotRequired[Trace]
+    self_check: NotRequired[SelfCheck]

@@ -1,0 +1,315 @@
+"""The study's figures, redrawn for any study. They select rows and draw; they work out nothing.
+
+docs/figures.md says for each which columns of which tables it draws.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from .. import files
+from ..analysis.decomposition import compared_decode_steps
+from ..analysis.origins import not_measured
+from ..analysis.tables import read_table
+from ..study.grid import Study
+from .style import (
+    FORMATS,
+    GREY,
+    HOST_TIME,
+    OUTLINE,
+    STYLE,
+    VERIFY_COST,
+    batch_panels,
+    face,
+    label_line,
+    log_ms,
+    panels,
+    platform_colour,
+    platform_key,
+    platform_marker,
+    platform_patches,
+    points,
+    watermark,
+    workload_colour,
+)
+
+matplotlib.use("Agg")
+
+TABLES = [
+    *("cells", "predictions", "errors", "shortfall", "timing_alpha", "steps", "verify_overhead"),
+    "device_verify_overhead",
+]
+
+
+def draw_all(study: Study, results: Path) -> None:
+    """Draw every figure from the tables, in every format."""
+    frames = {n: read_table(results, n) for n in TABLES}
+    foreign = not_measured(frames.values())
+    with plt.rc_context(STYLE):
+        for name, draw in FIGURES.items():
+            figure = draw(study, frames)
+            watermark(figure, foreign)
+            for suffix in FORMATS:
+                metadata = {"Date": None} if suffix == "svg" else None
+                with files.atomic(results / "figures" / f"{name}.{suffix}") as path:
+                    figure.savefig(path, bbox_inches="tight", metadata=metadata)
+            plt.close(figure)
+
+
+def figure_paths(results: Path) -> list[Path]:
+    return [results / "figures" / f"{n}.{s}" for n in FIGURES for s in FORMATS]
+
+
+def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 1: measured speedup over gamma 0, every platform."""
+    cells = frames["cells"].sort_values("gamma")
+    ideal = cells.drop_duplicates("gamma")
+    figure, each = batch_panels(study, lambda n: f"batch N = {n}")
+    for ax, n in each:
+        ax.plot(ideal["gamma"], ideal["ideal"], "--", color=GREY, linewidth=1)
+        ax.annotate(
+            "ideal γ + 1",
+            ideal[["gamma", "ideal"]].iloc[-1],
+            (-4, 2),
+            color=GREY,
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+        )
+        ax.axhline(1, color=GREY, linewidth=0.8)
+        for w in study.workloads:
+            colour = workload_colour(study, w)
+            for i, p in enumerate(study.platforms):
+                rows = cells.query("workload == @w and platform == @p and batch == @n")
+                shift = 0.08 * (i - (len(study.platforms) - 1) / 2)
+                ax.plot(rows["gamma"] + shift, rows["speedup"], color=colour, lw=0.8, alpha=0.5)
+                points(ax, rows, "speedup", colour, platform_marker(study, p), shift)
+            label_line(ax, w, rows[["gamma", "speedup"]].iloc[-1], colour)
+    first = figure.axes[0]
+    first.set_ylabel("speedup over γ = 0")
+    first.set_ylim(bottom=0)
+    platform_key(study, first)
+    return figure
+
+
+def equation_fit(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 2: measured pot against equation (1) on the calibration platform."""
+    p = study.calibration
+    measured = frames["cells"].query("platform == @p.name").sort_values("gamma")
+    predicted = frames["predictions"].query("platform == @p.name").sort_values("gamma")
+    figure, each = batch_panels(study, lambda n: f"{p.label}, batch N = {n}")
+    for ax, n in each:
+        for w in study.workloads:
+            colour = workload_colour(study, w)
+            rows = measured.query("workload == @w and batch == @n")
+            points(ax, rows, "pot_ms", colour, platform_marker(study, p.name))
+            base = rows.query("gamma == 0")["pot_ms"]
+            for predictor, dash in (("equation", "-"), ("exact_divisor", ":")):
+                line = predicted.query("workload == @w and batch == @n and predictor == @predictor")
+                pots = [*base, *line["predicted_ms"]]
+                ax.plot([0, *line["gamma"]], pots, dash, color=colour, linewidth=1.3)
+            label_line(ax, w, rows[["gamma", "pot_ms"]].iloc[-1], colour)
+        log_ms(ax)
+    first = figure.axes[0]
+    first.plot([], [], "-", color=GREY, label="equation (1), counter α")
+    first.plot([], [], ":", color=GREY, label="exact divisor, counter τ")
+    marker = platform_marker(study, p.name)
+    first.plot([], [], marker, color=GREY, linestyle="none", label="measured")
+    figure.legend(loc="outside upper center", ncols=3)
+    first.set_ylabel("ms per output token")
+    return figure
+
+
+def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 3: ideal and measured speedup at full acceptance; what the gap is made of."""
+    w = study.full_acceptance_workload.name
+    table = frames["shortfall"].query("workload == @w").sort_values("gamma")
+    figure, each = batch_panels(study, lambda n: f"{w}, batch N = {n}")
+    width = 0.7 / len(study.platforms)
+    for ax, n in each:
+        for i, p in enumerate(study.platforms):
+            rows = table.query("platform == @p and batch == @n")
+            rows = rows.assign(
+                at=np.arange(len(rows)) + width * (i - (len(study.platforms) - 1) / 2)
+            )
+            bar = {"width": 0.9 * width, **OUTLINE}
+            ax.bar(
+                rows["at"],
+                rows["verify_loss"],
+                bottom=rows["speedup_after_verify"],
+                color=VERIFY_COST,
+                **bar,
+            )
+            # over the verify cost, of which a negative residual is the part that was not paid
+            ax.bar(rows["at"], rows["speedup"], color=platform_colour(study, p), **bar)
+            for sign, hatch in ((">=", HOST_TIME), ("<", "....")):
+                some = rows.query(f"residual_loss {sign} 0")
+                blank = {"facecolor": "none", "hatch": hatch, "bottom": some["speedup"]}
+                ax.bar(some["at"], some["residual_loss"], **blank, **bar)
+            ax.vlines(rows["at"], rows["speedup_low"], rows["speedup_high"], color="black", lw=1.5)
+            ends = rows["at"] - width / 2, rows["at"] + width / 2
+            ax.hlines(rows["ideal"], *ends, color=GREY, linestyle="--", linewidth=1)
+        ax.set_xticks(range(len(rows)), rows["gamma"])
+    key = [
+        *platform_patches(study, "measured"),
+        Patch(facecolor=VERIFY_COST, label="verify overhead, predicted", **OUTLINE),
+        Patch(facecolor="none", hatch=HOST_TIME, label="host residual", **OUTLINE),
+        Patch(facecolor="none", hatch="....", label="overhead predicted too large", **OUTLINE),
+        Line2D([], [], color=GREY, linestyle="--", linewidth=1, label="ideal γ + 1"),
+    ]
+    figure.legend(handles=key, loc="outside upper center", ncols=3, fontsize=8)
+    first = figure.axes[0]
+    first.set_ylabel("speedup over γ = 0")
+    first.set_ylim(bottom=0)
+    return figure
+
+
+def decode_step(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 4: one untraced decode step of each model: device time, and the host's beside it."""
+    table = compared_decode_steps(study, frames["steps"])
+    host = {"facecolor": "none", "hatch": HOST_TIME, **OUTLINE}
+    tracer = {"color": GREY, "markersize": 26, "markeredgewidth": 2, "zorder": 3}
+    figure, axes = panels(len(study.platforms))
+    for ax, p in zip(axes, study.platforms.values(), strict=True):
+        rows = table.query("platform == @p.name").reset_index()
+        x = rows.index
+        ax.bar(x, rows["device_ms"], 0.6, color=platform_colour(study, p.name), **OUTLINE)
+        ax.bar(x, rows["host_ms"], 0.6, bottom=rows["device_ms"], **host)
+        ax.vlines(x, rows["step_ms_low"], rows["step_ms_high"], color="black", linewidth=1.5)
+        ax.plot(x, rows["traced_step_ms"], "_", **tracer)
+        for i, row in rows.iterrows():
+            ax.annotate(
+                f"{row['host_ms']:.1f} ms\n{row['host_share_pct']:.0f}%",
+                (i, (row["device_ms"] + row["step_ms"]) / 2),
+                ha="center",
+                va="center",
+                fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )
+        names = [
+            m + ("\n(random weights)" if w == "random" else "")
+            for m, w in zip(rows["model"], rows["weights"], strict=True)
+        ]
+        ax.set_xticks(x, names, fontsize=8)
+        ax.set_xlim(-0.6, len(rows) - 0.4)
+        ax.set_title(f"{p.label}, N = 1, {study.tracing.context_tokens} tokens")
+    axes[0].set_ylabel("ms per decode step")
+    axes[0].set_ylim(bottom=0)
+    key = [
+        *platform_patches(study, "device"),
+        Patch(label="host-exposed", **host),
+        Line2D([], [], color=GREY, linewidth=2, label="step with the tracer"),
+    ]
+    figure.legend(handles=key, loc="outside upper center", ncols=len(key))
+    return figure
+
+
+def timing_alpha(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 5: equation (1) inverted for alpha, a cross-check, beside the counter."""
+    table = frames["timing_alpha"].sort_values("gamma")
+    figure, ax = plt.subplots(figsize=(4.4, 3.2), layout="constrained")
+    for w in study.workloads:
+        colour = workload_colour(study, w)
+        for p in study.platforms:
+            rows = table.query("workload == @w and platform == @p")
+            ax.plot(rows["gamma"], rows["alpha_timing"], color=colour, linewidth=1)
+            points(ax, rows, "alpha_timing", colour, platform_marker(study, p))
+        counter = table.query("workload == @w and platform == @study.calibration.name")
+        ax.plot(counter["gamma"], counter["alpha"], "--", color=colour, linewidth=1)
+        label_line(ax, w, counter[["gamma", "alpha"]].iloc[-1], colour)
+    platform_key(study, ax)
+    ax.plot([], [], "-", color=GREY, label="from timing")
+    ax.plot([], [], "--", color=GREY, label="engine's counter")
+    ax.legend(loc="center left")
+    ax.set_xticks([g for g in study.gammas if g])
+    ax.set_xlabel("draft length γ")
+    ax.set_ylabel("acceptance α")
+    return figure
+
+
+def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 6: every speculative cell, predicted against measured; held out is hollow."""
+    table = frames["predictions"]
+    held_out = frames["errors"].query("cells_of == 'held out' and workload == 'all'")
+    shown = [("equation", "equation (1)"), ("exact_divisor", "exact divisor")]
+    figure, axes = plt.subplots(
+        1, 2, figsize=(7.2, 3.6), sharex=True, sharey=True, layout="constrained"
+    )
+    both = table[table["predictor"].isin([k for k, _ in shown])]
+    low = 0.85 * both[["pot_ms", "predicted_ms"]].min().min()
+    high = 1.18 * both[["pot_ms", "predicted_ms"]].max().max()
+    for ax, (predictor, name) in zip(axes, shown, strict=True):
+        ax.plot([low, high], [low, high], "-", color=GREY, linewidth=0.8)
+        for w in study.workloads:
+            colour = workload_colour(study, w)
+            for p in study.platforms.values():
+                rows = table.query(
+                    "predictor == @predictor and workload == @w and platform == @p.name"
+                )
+                y = rows["predicted_ms"]
+                ax.hlines(y, rows["pot_ms_low"], rows["pot_ms_high"], color=colour, linewidth=0.8)
+                style = {"color": colour, "markersize": 5, "markerfacecolor": face(p, colour)}
+                ax.plot(rows["pot_ms"], y, platform_marker(study, p.name), **style)
+        mean = "".join(
+            f": held-out error {e:.1f}% mean"
+            for e in held_out.query("predictor == @predictor")["mape_pct"]
+        )
+        ax.set_title(name + mean)
+        ax.set_xlim(low, high)
+        ax.set_ylim(low, high)
+        ax.set_aspect("equal")
+        log_ms(ax, "x")
+        log_ms(ax, "y")
+        ax.set_xlabel("measured ms per output token")
+    axes[0].set_ylabel("predicted ms per output token")
+    platform_key(study, axes[0], hollow_heldout=True)
+    for i, w in enumerate(study.workloads):
+        axes[1].text(
+            0.97,
+            0.05 + 0.08 * i,
+            w,
+            transform=axes[1].transAxes,
+            ha="right",
+            color=workload_colour(study, w),
+            fontweight="bold",
+        )
+    return figure
+
+
+def device_overhead(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 7: the roofline's d against the device's own, for every batch, gamma and platform."""
+    predicted = frames["verify_overhead"].sort_values("gamma")
+    figure, each = batch_panels(study, lambda n: f"batch N = {n}")
+    for ax, n in each:
+        for p in study.platforms.values():
+            colour = platform_colour(study, p.name)
+            where = "platform == @p.name and batch == @n"
+            line = predicted.query(where)
+            ax.plot(line["gamma"], line["d"], color=colour, linewidth=1.3)
+            traced = frames["device_verify_overhead"].query(where)
+            marker = platform_marker(study, p.name)
+            points(ax, traced, "d_measured", colour, marker, label=f"{p.label}, traced")
+        ax.axhline(0, color=GREY, linewidth=0.8)
+    first = figure.axes[0]
+    first.plot([], [], "-", color=GREY, label="roofline")
+    first.set_ylabel("verify overhead d of the device")
+    figure.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
+    "figure1_speedup": speedup,
+    "figure2_equation": equation_fit,
+    "figure3_shortfall": shortfall,
+    "figure4_decode_step": decode_step,
+    "figure5_timing_alpha": timing_alpha,
+    "figure6_parity": parity,
+    "figure7_device_overhead": device_overhead,
+}

@@ -1,0 +1,230 @@
+"""Tables and figures to one self-contained HTML page."""
+
+import base64
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..analysis.decomposition import compared_decode_steps
+from ..analysis.origins import not_measured
+from ..analysis.shortfall import LOSSES
+from ..analysis.tables import NAMES, read_table
+from ..files import write_text
+from ..model.kernels import FAMILIES
+from ..study.grid import Study
+from .figures import FIGURES
+
+
+def write_report(study: Study, results: Path) -> None:
+    t = {n: read_table(results, n) for n in NAMES}
+    environment = Environment(
+        loader=PackageLoader("specamort.report"), autoescape=True, undefined=StrictUndefined
+    )
+    environment.filters["show"] = _show
+    environment.tests["numbers"] = pd.api.types.is_numeric_dtype
+    shown = ["platform", "workload", "batch", "gamma"]
+    shown += [f"{v}{s}" for v in ("pot_ms", "speedup") for s in ("", "_low", "_high")]
+    shown += ["alpha", "coverage", "tau", "timed", "origin"]
+    page = environment.get_template("report.html").render(
+        study=study,
+        answer=answer(study, t),
+        pictures={
+            n: base64.b64encode((results / "figures" / f"{n}.svg").read_bytes()).decode()
+            for n in FIGURES
+        },
+        banners=banners(t),
+        missed=t["acceptance"].query("not in_band").to_dict("records"),
+        disturbed=disturbed(t),
+        left_out=t["cells"].query("blocks_left_out > 0").to_dict("records"),
+        disagree=t["counter_agreement"].query("not agree").to_dict("records"),
+        errors=errors_by_predictor(t["errors"]),
+        acceptance=t["acceptance"].drop(columns=["decode_tokens", "accepted_first"]),
+        agreement=t["counter_agreement"],
+        cost=t["reading_cost"].iloc[0],
+        verify_overhead=t["verify_overhead"]
+        .pivot(index=["origin", "platform", "batch"], columns="gamma", values="d")
+        .rename(columns=lambda g: f"d at γ = {g}")
+        .reset_index(),
+        cells=t["cells"][shown],
+        steps=traced_steps(t["steps"]),
+        step_answer=step_answer(study, t["steps"]),
+        residuals=t["residuals"].drop(columns=["t_base_ms", "d", "coverage", "tau"]),
+        shortfall=t["shortfall"].drop(columns=["tau", "coverage", "d", *LOSSES]),
+        host_terms=t["host_terms"],
+        host_answer=host_answer(study, t),
+        device_verify_overhead=t["device_verify_overhead"],
+        device_answer=device_answer(t["device_verify_overhead"]),
+        vendor=t["vendor_verify_overhead"].drop(columns="source"),
+        claims=t["claims"],
+        provenance=t["provenance"],
+        divergence=divergence(t["divergence"]),
+        benches=", ".join(sorted(t["verify_overhead"]["microbenchmark"].unique())),
+    )
+    write_text(results / "report.html", page)
+
+
+BANNERS = {
+    "synthetic": "Every number on this page is synthetic: made by a generator, not measured.",
+    "rehearsal": "This is a rehearsal: stand-ins measured it; no number on this page is a result "
+    "of the study.",
+}
+
+
+def banners(t: dict[str, pd.DataFrame]) -> list[str]:
+    """What the page must say first about numbers that are not the study's."""
+    ours = (frame for name, frame in t.items() if name != "vendor_verify_overhead")
+    return [BANNERS[origin] for origin in not_measured(ours).split()]
+
+
+def disturbed(t: dict[str, pd.DataFrame]) -> list[str]:
+    """One sentence per record, other than timed cells, whose device was throttled or shared."""
+    what = {
+        "steps": "the traces of {model} on {platform}, N = {batch}, γ = {gamma}, "
+        "{context_tokens} tokens",
+        "verify_overhead": "the microbenchmark of {platform}",
+        "counter_agreement": "the counter run of {workload} on {platform}, N = {batch}, "
+        "γ = {gamma}",
+        "reading_cost": "the runs for the cost of reading counters on {platform}",
+    }
+    return list(
+        dict.fromkeys(
+            f"The device was {row['exclusions'].replace(' ', ' and ')} during {text.format(**row)}."
+            for name, text in what.items()
+            for row in t[name].dropna(subset="exclusions").to_dict("records")
+        )
+    )
+
+
+def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
+    """The study's question answered in its own numbers."""
+    top, n = max(study.gammas), min(study.batches)
+    said = []
+    for w in study.workloads:
+        cell = t["cells"].query(
+            "workload == @w and batch == @n and gamma == @top "
+            "and platform == @study.calibration.name"
+        )
+        alpha = t["acceptance"].query("workload == @w and gamma == @top")["alpha"].fillna(0)
+        row = cell.iloc[0]
+        said.append(
+            f"on {w}, where the engine accepts {100 * alpha.iloc[0]:.0f}% of the drafts, a token "
+            f"costs {row['pot_ms']:.1f} ms instead of {row['t_base_ms']:.1f} "
+            f"({row['speedup']:.2f}x, 95% interval {row['speedup_low']:.2f} to "
+            f"{row['speedup_high']:.2f})"
+        )
+    sentence = f"With γ = {top} at batch {n} on {study.calibration.label}, " + "; ".join(said) + "."
+    held = t["errors"].query(
+        "cells_of == 'held out' and workload == 'all' "
+        "and predictor in ('equation', 'exact_divisor', 'acceptance_blind')"
+    )
+    if held.empty:
+        return sentence
+    error = held.set_index("predictor")["mape_pct"]
+    return (
+        f"{sentence} On the held-out {', '.join(p.label for p in study.heldout)} the equation is "
+        f"off by {error['equation']:.0f}% on average ({error['exact_divisor']:.0f}% with the exact "
+        f"divisor); counting forward passes is off by {error['acceptance_blind']:.0f}%."
+    )
+
+
+def traced_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Every traced step, with the times that its figure shows."""
+    ranges = [f"{n}{s}" for n in ("device_ms", "host_ms") for s in ("", "_low", "_high")]
+    kept = ["origin", "platform", "model", "weights", "tracer", "context_tokens", "batch", "gamma"]
+    kept += [
+        "pairs",
+        "step_ms",
+        *ranges,
+        "host_share_pct",
+        "device_sum_ms",
+        "traced_step_ms",
+        "tracer_cost_pct",
+    ]
+    families = [c for c in table if c.split("_")[0] in (*FAMILIES, "other")]
+    return table[[*kept, *families, "exclusions"]]
+
+
+def step_answer(study: Study, table: pd.DataFrame) -> str:
+    """How much of a decode step the host exposes, and whether model size changes it."""
+    said = []
+    for p in study.platforms.values():
+        rows = compared_decode_steps(study, table).query("platform == @p.name")
+        each = [
+            f"{r.step_ms:.1f} ms of {r.model}{' (random weights)' * (r.weights == 'random')} are "
+            f"{r.device_ms:.1f} device and {r.host_ms:.1f} host-exposed "
+            f"({r.host_share_pct:.0f}%; the tracer's {r.tracer_cost_pct:+.0f}% on a "
+            "step left out)"
+            for r in rows.itertuples()
+        ]
+        ratio = rows["host_ms"].max() / rows["host_ms"].min()
+        device = rows["device_ms"].max() / rows["device_ms"].min()
+        said.append(
+            f"On {p.label}, {'; '.join(each)}."
+            + f" Between the models the device differs {device:.1f}x, the host {ratio:.1f}x."
+            * (len(rows) > 1)
+        )
+    return " ".join(said)
+
+
+def host_answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
+    """What the host term does to the held-out error."""
+    held = t["errors"].query("cells_of == 'held out' and workload == 'all'")
+    if held.empty:
+        return ""
+    error = held.set_index("predictor")["mape_pct"]
+    equation, exact = (
+        f"from {error[form]:.1f}% to {error[f'{form}_host']:.1f}%"
+        for form in ("equation", "exact_divisor")
+    )
+    return (
+        f"With h, calibrated on {study.calibration.label} alone, the held-out error of equation "
+        f"(1) goes {equation}, that of the exact divisor {exact}."
+    )
+
+
+def device_answer(table: pd.DataFrame) -> str:
+    """Where the roofline is furthest from the device, and how far it is at each batch."""
+    off = table["step_error_pct"].abs()
+    worst = table.loc[off.idxmax()]
+    by_batch = off.groupby(table["batch"]).mean()
+    means = ", ".join(f"{error:.0f}% at N = {n}" for n, error in by_batch.items())
+    return (
+        f"It is furthest off on {worst['platform']} at N = {worst['batch']}, γ = {worst['gamma']}: "
+        f"d is {worst['d_predicted']:.2f} predicted and {worst['d_measured']:.2f} traced, which is "
+        f"{worst['step_error_pct']:+.0f}% of a verify step; on average {means}."
+    )
+
+
+def errors_by_predictor(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a predictor: mean error per workload, then the largest and the signed mean of all."""
+    rows = ["cells_of", "predictor"]
+    means = table.pivot(index=rows, columns="workload", values="mape_pct").add_prefix("mean % ")
+    whole = table[table["workload"] == "all"].set_index(rows)
+    whole = whole[["max_pct", "signed_pct", "cells", "origin"]]
+    whole.columns = ["max %", "signed %", "cells", "origin"]
+    return means.join(whole).sort_index(ascending=[False, True]).reset_index()
+
+
+def divergence(table: pd.DataFrame) -> str:
+    """Whether drafting changed greedy text, which it must not."""
+    if table.empty:
+        return "No greedy text was compared between draft lengths."
+    differ = table["first_difference"].dropna()
+    if differ.empty:
+        return f"Greedy text is the same at every γ in all {len(table)} sequences compared."
+    return (
+        f"Greedy text differs from γ = 0 in {len(differ)} of {len(table)} sequences compared, "
+        f"earliest at token {int(differ.min())}, at token {int(differ.median())} in the median: "
+        "kernels at other row counts round differently, and a near tie flips."
+    )
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if value != value:
+            return "–"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)

@@ -1,0 +1,320 @@
+"""What a study is: models, platforms, workloads, and the grid of cells they span."""
+
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+from ..errors import SpecamortError
+from .settings import Settings
+from .texts import text_sha256
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    source: str  # package | huggingface | directory | random
+    package: str | None = None
+    repo: str | None = None
+    revision: str | None = None
+    path: str | None = None
+    shape: dict[str, int] | None = None  # a random model's: a Llama's sizes by their config's names
+
+    @property
+    def weights(self) -> str:
+        return "random" if self.source == "random" else "trained"
+
+
+@dataclass(frozen=True)
+class Platform:
+    name: str
+    role: str  # calibration | heldout
+    device: str  # cpu | cuda
+    dtype: str
+    label: str
+    gpu: str | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    kind: str  # repeat | open
+    chat: bool
+    text: str
+    alpha_min: float = 0.0
+    alpha_max: float = 1.0
+    sampling: dict[str, float] = field(default_factory=dict)
+
+
+class Drafter(TypedDict):
+    """vLLM's `speculative_config`, but for the draft length."""
+
+    method: str
+    prompt_lookup_min: int
+    prompt_lookup_max: int
+
+
+class EngineOptions(TypedDict):
+    """vLLM's engine arguments, and which of its two model runners must be in use."""
+
+    model_runner: str  # v1 | v2
+    enforce_eager: bool
+    enable_prefix_caching: bool
+    async_scheduling: bool
+    gpu_memory_utilization: NotRequired[float]
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the grid inside a block: what runs in one engine at one batch."""
+
+    workload: str
+    batch: int
+    gamma: int
+
+    def __str__(self) -> str:
+        return f"{self.workload}-n{self.batch}-g{self.gamma}"
+
+
+@dataclass(frozen=True, order=True)
+class TraceCell:
+    """What one pair of traced runs takes apart: a model's decode or verify step."""
+
+    model: str
+    context_tokens: int
+    batch: int
+    gamma: int
+
+    def __str__(self) -> str:
+        return f"{self.model}-c{self.context_tokens}-n{self.batch}-g{self.gamma}"
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """Prompts of one workload and context, and what is generated after them.
+
+    Attributes:
+        count: how many different ones.
+        output_tokens: before they are rounded up to whole steps.
+        tokens: the output at each gamma.
+    """
+
+    workload: str
+    context_tokens: int
+    count: int
+    output_tokens: int
+    tokens: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Attributes:
+    tokens: lengths of the two runs of a pair at gamma 0; at gamma, the same number of steps.
+    context_tokens: of the decode steps of several models; the verify steps have the study's.
+    models: other models whose decode step is taken apart beside the study's own.
+    """
+
+    tracer: str  # nsys | kineto
+    tokens: tuple[int, int]
+    context_tokens: int
+    pairs: int
+    models: tuple[Model, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    file: str
+    model: Model
+    platforms: dict[str, Platform]
+    workloads: dict[str, Workload]
+    gammas: tuple[int, ...]
+    batches: tuple[int, ...]
+    context_tokens: int
+    output_tokens: int
+    warmup: int
+    repetitions: int
+    replicates: int
+    seed: int
+    drafter: Drafter
+    engine: EngineOptions
+    tracing: Tracing
+    rehearses: str | None = None  # the study file that this one stands in for, see `rehearse`
+
+    @property
+    def origin(self) -> str:
+        """What its records, tables and figures say of where their numbers come from."""
+        return "rehearsal" if self.rehearses else "measured"
+
+    @property
+    def models(self) -> dict[str, Model]:
+        return {m.name: m for m in (self.model, *self.tracing.models)}
+
+    @property
+    def results(self) -> Path:
+        """Where everything of the study lies, from the checkout's root."""
+        return Path("results") / self.name
+
+    def platform(self, name: str) -> Platform:
+        """
+        Raises:
+            SpecamortError: the study has no platform of that name.
+        """
+        if name not in self.platforms:
+            known = ", ".join(self.platforms)
+            raise SpecamortError(f"{self.file}: no platform {name!r}; it has {known}")
+        return self.platforms[name]
+
+    @property
+    def calibration(self) -> Platform:
+        return next(p for p in self.platforms.values() if p.role == "calibration")
+
+    @property
+    def heldout(self) -> list[Platform]:
+        return [p for p in self.platforms.values() if p.role == "heldout"]
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells of every block, in the order of the study file."""
+        return [Cell(*c) for c in product(self.workloads, self.batches, self.gammas)]
+
+    @property
+    def full_acceptance_workload(self) -> Workload:
+        """The workload whose drafts are full and accepted, so that every traced step is alike."""
+        return next(w for w in self.workloads.values() if w.kind == "repeat")
+
+    @property
+    def trace_cells(self) -> list[TraceCell]:
+        """Each model's decode step, and the own model's verify steps at every batch."""
+        verify = product([self.model.name], [self.context_tokens], self.batches, self.gammas)
+        decode = product(self.models, [self.tracing.context_tokens], [1], [0])
+        cells = dict.fromkeys(TraceCell(*c) for c in (*verify, *decode))
+        return sorted(cells, key=lambda c: (list(self.models).index(c.model), c.gamma))
+
+    @property
+    def reading_cost_cell(self) -> Cell:
+        """The cell that is run with the engine's statistics on, then off."""
+        return Cell(next(iter(self.workloads)), min(self.batches), max(self.gammas))
+
+    def trace_tokens(self, gamma: int) -> tuple[int, int]:
+        """Output lengths of a pair's two runs: about as many tokens at every gamma.
+
+        Equal steps would let a copy at a large gamma run out of its passage, and end in a longer
+        context than the steps it is compared with.
+        """
+        short, long = (_whole_steps(t, gamma) for t in self.tracing.tokens)
+        return short, long
+
+    def trace_length(self, cell: TraceCell) -> int:
+        """Prompt and output of a traced run at most."""
+        return cell.context_tokens + self.trace_tokens(cell.gamma)[1] + cell.gamma + 1
+
+    @property
+    def self_checked(self) -> list[str]:
+        """Platforms whose first job is a self-check: GPUs, and what stands in for them."""
+        checked = (p for p in self.platforms.values() if p.device == "cuda" or self.rehearses)
+        return [p.name for p in checked]
+
+    def self_check_settings(self, platform: str) -> Settings:
+        """What a check must have checked to hold for this study; its software comes beside."""
+        return {
+            "platform": self._device(platform),
+            "model": asdict(self.model),
+            "drafter": self.drafter,
+            "engine": self.engine,
+            "tracer": self.tracing.tracer,
+        }
+
+    def timing_prompts(self, workload: str) -> PromptSet:
+        """What the timed cells of a workload ask for; counter runs share it."""
+        tokens = {g: self.tokens_to_generate(g) for g in self.gammas}
+        count = self.replicates * max(self.batches)
+        return PromptSet(workload, self.context_tokens, count, self.output_tokens, tokens)
+
+    def trace_prompts(self, context_tokens: int) -> PromptSet:
+        """What the traces at a context ask for."""
+        cells = [c for c in self.trace_cells if c.context_tokens == context_tokens]
+        tokens = {c.gamma: self.trace_tokens(c.gamma)[1] for c in cells}
+        count, longest = max(c.batch for c in cells), self.tracing.tokens[1]
+        return PromptSet(self.full_acceptance_workload.name, context_tokens, count, longest, tokens)
+
+    @property
+    def prompt_sets(self) -> list[PromptSet]:
+        """Every prompt that the study's jobs ask for, traces included."""
+        contexts = dict.fromkeys((self.context_tokens, self.tracing.context_tokens))
+        return [*map(self.timing_prompts, self.workloads), *map(self.trace_prompts, contexts)]
+
+    @property
+    def max_model_len(self) -> int:
+        longest = max(self.tokens_to_generate(g) for g in self.gammas)
+        return self.context_tokens + longest + max(self.gammas) + 1
+
+    def tokens_to_generate(self, gamma: int) -> int:
+        """Output length of a timed repetition at `gamma`; see `_whole_steps`."""
+        return _whole_steps(self.output_tokens, gamma)
+
+    def timing_settings(self, platform: str, cell: Cell) -> Settings:
+        """Everything a measured number of `cell` depends on, and nothing else."""
+        return self._where(platform, self.workloads[cell.workload], cell) | {
+            "model": asdict(self.model),
+            "context_tokens": self.context_tokens,
+            "output_tokens": self.tokens_to_generate(cell.gamma),
+            "warmup": self.warmup,
+            "repetitions": self.repetitions,
+            "seed": self.seed,
+            # which passages: replicate r begins at the r-th stretch of so many prompts
+            "prompts_per_replicate": max(self.batches) if self.replicates > 1 else None,
+        }
+
+    def counter_settings(self, platform: str, cell: Cell) -> Settings:
+        """Those of the cell, and how many replicates' prompts the counter run has."""
+        return self.timing_settings(platform, cell) | {"replicates": self.replicates}
+
+    def trace_settings(self, platform: str, cell: TraceCell) -> Settings:
+        """Everything the traces of `cell` depend on, and nothing else."""
+        return self._where(platform, self.full_acceptance_workload, cell) | {
+            "model": asdict(self.models[cell.model]),
+            "context_tokens": cell.context_tokens,
+            "tokens": self.trace_tokens(cell.gamma),
+            "tracer": self.tracing.tracer,
+            "pairs": self.tracing.pairs,
+        }
+
+    def microbench_settings(self, platform: str) -> Settings:
+        """Everything a platform's microbenchmark depends on, and nothing else."""
+        return {
+            "platform": self._device(platform),
+            "model": asdict(self.model),
+            "context_tokens": self.context_tokens,
+            "batches": list(self.batches),
+            "gammas": list(self.gammas),
+        }
+
+    def _device(self, platform: str) -> Settings:
+        p = self.platforms[platform]
+        return {k: getattr(p, k) for k in ("name", "device", "dtype", "gpu", "threads")}
+
+    def _where(self, platform: str, workload: Workload, cell: Cell | TraceCell) -> Settings:
+        w = workload
+        return {
+            "platform": self._device(platform),
+            "origin": self.origin,
+            "workload": {k: getattr(w, k) for k in ("name", "kind", "chat", "text", "sampling")},
+            "text_sha256": text_sha256(w.text),
+            "draftable": w.alpha_min if w.kind == "repeat" else None,
+            "batch": cell.batch,
+            "gamma": cell.gamma,
+            "drafter": self.drafter,
+            "engine": self.engine,
+        }
+
+
+def _whole_steps(tokens: int, gamma: int) -> int:
+    """At least `tokens`: the first one, and whole steps of gamma + 1 after it.
+
+    With full acceptance a length that is not 1 + k(gamma + 1) wastes part of the last verify
+    step, which would read as a verify cost that does not exist.
+    """
+    return 1 + -(-(tokens - 1) // (gamma + 1)) * (gamma + 1)

@@ -1,0 +1,73 @@
+"""The study file of a rehearsal: the same study without its GPUs.
+
+The grid, the lengths of the prompts, the rules, blocks, traces and the report are the study's. The
+devices, the model and the tracer are stand-ins, and outputs are as short as the rules accept, so
+no number of it is a result: its records, tables and figures say `rehearsal`.
+"""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .. import files
+from .grid import Study
+from .model_files import EMBEDDED
+from .study_file import parse_study, read_study
+from .yaml_file import load_yaml
+
+_SHAPE = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 10,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+
+
+def rehearsal(raw: dict[str, Any], file: str, full: bool = False) -> dict[str, Any]:
+    """The study mapping that rehearses `raw`, which was read from `file`.
+
+    Args:
+        full: keep warm-ups, repetitions, output and trace lengths.
+    """
+    made = deepcopy(raw)
+    made |= {"name": f"{raw['name']}-rehearsal", "rehearses": file}
+    made["model"] = {k: v for k, v in vars(EMBEDDED).items() if v is not None}
+    for p in made["platforms"].values():
+        if p["device"] == "cuda":
+            del p["gpu"]
+            p |= {"device": "cpu", "threads": 1, "label": f"{p['label']} (stand-in)"}
+    for w in made["workloads"].values():
+        if w["kind"] == "repeat":
+            w["chat"] = False
+        else:  # what the stand-in's text is like says nothing of the model's
+            w |= {"alpha_min": 0.0, "alpha_max": 1.0}
+    # every repetition of a cell has the same prompts: their prefill is paid once
+    made["engine"] |= {"enable_prefix_caching": True, "model_runner": "v1"}
+    tracing = made["tracing"]
+    tracing["tracer"] = "kineto"
+    tracing["models"] = [
+        m
+        if m["source"] == "random"
+        else {"name": f"{m['name']}-stand-in", "source": "random", "shape": _SHAPE}
+        for m in tracing["models"]
+    ]
+    if not full:
+        verify = max(made["gammas"]) + 1
+        made |= {"warmup": 1, "repetitions": 1, "output_tokens": 1 + 2 * verify}
+        first = min(tracing["tokens"])
+        tracing |= {"pairs": 1, "tokens": [first, first + 2 * verify]}
+    return made
+
+
+def write_rehearsal(study: Study, full: bool) -> Study:
+    """The study that rehearses `study`, in a file of its own results folder."""
+    made = rehearsal(load_yaml(study.file), study.file, full)
+    parse_study(made, f"the rehearsal of {study.file}")
+    path = Path("results") / made["name"] / "study.yaml"
+    text = f"# Made by `specamort rehearse`.\n{yaml.safe_dump(made, sort_keys=False)}"
+    if not path.is_file() or path.read_text() != text:
+        files.write_text(path, text)
+    return read_study(path)

@@ -20,7 +20,7 @@ from pathlib import Path
 from specamort.engine import Engine, _environment
 from specamort.models import fetch, model_dir
 from specamort.study import read_study
-from specamort.workloads import prompt
+from specamort.workloads import prompts
 
 ITERATIONS = 5
 # What `vllm bench latency` runs; the `vllm` command itself stops at start in the CPU package, which
@@ -38,8 +38,9 @@ def ours(study, platform, model: Path, batch: int) -> float:
     """TPOT in ms: median over repetitions of the harness itself."""
     engine = Engine(model, study, platform, 0)
     workload = next(iter(study.workloads.values()))
-    prompts = [prompt(engine.tokenizer, workload, i, study.context_tokens) for i in range(batch)]
-    runs = [engine.run(prompts, study.output_tokens, {}, None) for _ in range(1 + ITERATIONS)]
+    made = prompts(study, engine.tokenizer, study.timing_prompts(workload.name))
+    batch_ids = [p.token_ids for p in made[:batch]]
+    runs = [engine.run(batch_ids, study.output_tokens, {}, None) for _ in range(1 + ITERATIONS)]
     engine.close()
     pots = [statistics.mean(s["pot_ms"] for s in r["sequences"]) for r in runs[1:]]
     return statistics.median(pots)
@@ -47,7 +48,7 @@ def ours(study, platform, model: Path, batch: int) -> float:
 
 def theirs(study, platform, model: Path, batch: int) -> float:
     """TPOT in ms: (latency of output_tokens - latency of one token) / (output_tokens - 1)."""
-    _environment(platform)
+    _environment(study, platform)
     flags = ["--enforce-eager", "--no-enable-prefix-caching", "--no-async-scheduling"]
     flags.append("--disable-detokenize")  # ours times token ids, too
     options = {
@@ -82,20 +83,21 @@ def same_engine(study, platform, model: Path, batch: int) -> float:
 
     engine = Engine(model, study, platform, 0)
     workload = next(iter(study.workloads.values()))
-    prompts = [prompt(engine.tokenizer, workload, i, study.context_tokens) for i in range(batch)]
+    made = prompts(study, engine.tokenizer, study.timing_prompts(workload.name))
+    batch_ids = [p.token_ids for p in made[:batch]]
 
     def generate_s(tokens: int) -> float:
         parameters = SamplingParams(
             temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False
         )
         begin = time.perf_counter()
-        requests = [{"prompt_token_ids": p} for p in prompts]
+        requests = [{"prompt_token_ids": p} for p in batch_ids]
         engine._llm.generate(requests, parameters, use_tqdm=False)
         return time.perf_counter() - begin
 
     mine, long, short = [], [], []
     for _ in range(4 * ITERATIONS):
-        run = engine.run(prompts, study.output_tokens, {}, None)
+        run = engine.run(batch_ids, study.output_tokens, {}, None)
         mine.append(statistics.mean(s["pot_ms"] for s in run["sequences"]))
         long.append(generate_s(study.output_tokens))
         short.append(generate_s(1))

@@ -16,7 +16,7 @@ from serve import load, server
 from specamort import plan, serving
 from specamort.study import read_study
 from specamort.tables import read_calibration
-from specamort.workloads import prompt
+from specamort.workloads import prompts
 
 
 def main() -> None:
@@ -35,14 +35,11 @@ def main() -> None:
     for gamma in sorted({*study.gammas, 1, args.at}):
         with server(study, model, gamma, args.results / "server.log") as url:
             for w in study.workloads.values():
-                prompts = [
-                    prompt(tokenizer, w, i, study.context_tokens) for i in range(requests + 1)
-                ]
-                load(url, study.model.name, prompts[:1], tokens, w.sampling)
+                made = prompts(study, tokenizer, study.timing_prompts(w.name))
+                asked = [p.token_ids for p in made[: requests + 1]]
+                load(url, study.model.name, asked[:1], tokens, w.sampling)
                 before = serving.fetch(url)
-                measured[w.name, gamma] = load(
-                    url, study.model.name, prompts[1:], tokens, w.sampling
-                )
+                measured[w.name, gamma] = load(url, study.model.name, asked[1:], tokens, w.sampling)
                 if gamma == args.at:
                     counted = serving.difference(
                         serving.parse(before, url), serving.parse(serving.fetch(url), url)

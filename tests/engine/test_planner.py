@@ -10,9 +10,13 @@ from conftest import ROOT
 from serve import load, server
 from specamort import cli, models, plan, serving, tables
 from specamort.study import read_study
-from specamort.workloads import prompt
+from specamort.workloads import prompts
 
 pytestmark = pytest.mark.engine
+
+
+def token_ids(study, tokenizer, workload):
+    return [p.token_ids for p in prompts(study, tokenizer, study.timing_prompts(workload))]
 
 
 def test_two_kinds_of_traffic(tmp_path, monkeypatch, capsys):
@@ -28,8 +32,8 @@ def test_two_kinds_of_traffic(tmp_path, monkeypatch, capsys):
     with server(study, model, 2, tmp_path / "server.log") as url:
         before = serving.parse(serving.fetch(url), url)
         for w in study.workloads.values():
-            prompts = [prompt(tokenizer, w, i, study.context_tokens) for i in range(2)]
-            assert load(url, study.model.name, prompts, 61, w.sampling) > 0
+            asked = token_ids(study, tokenizer, w.name)[:2]
+            assert load(url, study.model.name, asked, 61, w.sampling) > 0
             text = serving.fetch(url)
             (tmp_path / f"{w.name}.txt").write_text(text)
             after = serving.parse(text, url)
@@ -50,7 +54,7 @@ def test_two_kinds_of_traffic(tmp_path, monkeypatch, capsys):
         said = json.loads(capsys.readouterr().out)
         assert said["acceptance"]["survival"] == list(now.acceptance.survival)
         copied = study.copied
-        more = [prompt(tokenizer, copied, i, study.context_tokens) for i in range(8)]
+        more = token_ids(study, tokenizer, copied.name)
         with ThreadPoolExecutor() as pool:
             busy = pool.submit(load, url, study.model.name, more, 61, copied.sampling)
             assert cli.main(["plan", *by_hand, "--url", url, "--window", "3"]) == 0

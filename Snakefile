@@ -64,19 +64,6 @@ shell.prefix(
 )
 
 
-def records(rule):
-    """A measuring rule's outputs. `update`: what exists stays, the job measures what is missing."""
-    return [update(path) for path in outputs(STUDY, rule)]
-
-
-def settings_of(rule):
-    """What a rule's records depend on, so that a change of it runs the rule again."""
-    kind = KINDS[rule]
-    return lambda w: digest(
-        [kind.settings(STUDY, w.platform, c) for c in kind.cells(STUDY)]
-    )
-
-
 # What is light, and what needs the network, runs where Snakemake runs.
 localrules:
     all,
@@ -93,6 +80,7 @@ wildcard_constraints:
     replicate=r"\d+",
 
 
+include: "workflow/rules/common.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/prompts.smk"
 include: "workflow/rules/self_check.smk"

@@ -1,18 +1,3 @@
-from pathlib import Path
-
-
-def numbers_from():
-    """Every file of the package that can change a number in a table."""
-    package = Path("workflow/specamort")
-    parts = ("analysis", "model", "records")
-    return sorted(
-        str(p)
-        for part in parts
-        for s in ("*.py", "*.yaml")
-        for p in (package / part).rglob(s)
-    )
-
-
 rule analyse:
     """Records to tables. Acceptance is calibrated on one platform, the others are held out."""
     input:

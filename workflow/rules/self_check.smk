@@ -23,10 +23,3 @@ rule self_check:
         "Self-check of {wildcards.platform}: engine, counters, tracer, device"
     shell:
         "specamort self-check --study {params.file} --platform {wildcards.platform} --log {log}"
-
-
-def self_checked(wildcards):
-    """What a measuring job waits for."""
-    where = {"study": STUDY.name, "platform": wildcards.platform}
-    checked = wildcards.platform in STUDY.self_checked
-    return [ancient(p.format(**where)) for p in outputs(STUDY, "self_check")] * checked

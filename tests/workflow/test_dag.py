@@ -56,7 +56,7 @@ def test_dry_run_without_an_engine(clone, args, blocks):
     got = counts(run)
     assert got["measure"] == blocks and got["microbench"] == 2
     assert got["trace"] == 2
-    assert got["count"] == got["overhead"] == got["analyse"] == got["report"] == 1
+    assert got["counter_run"] == got["reading_cost"] == got["analyse"] == got["report"] == 1
 
 
 def test_the_published_study_is_traced_under_nsys(clone):
@@ -99,7 +99,8 @@ def measured(clone):
     synthetic.write_study(study, clone / "results/small")
     (clone / "results/small/prompts.txt").write_text("synthetic")
     everything = ("-c1", "--configfile", "config/small.yaml")
-    measuring = ("model", "prompts", "measure", "count", "overhead", "microbench", "trace")
+    measuring = ["model", "prompts", "measure", "counter_run", "reading_cost"]
+    measuring += ["microbench", "trace"]
     touched = snakemake(clone, "--touch", *everything, "--until", *measuring)
     assert touched.returncode == 0, touched.stderr
     run = snakemake(clone, *everything)
@@ -121,7 +122,7 @@ def test_deleting_a_record_plans_one_block(measured):
     (measured / "results/small/raw/timing/cpu-fp32/r0/open-n1-g2.json").unlink()
     got = counts(snakemake(measured, "-n", "--configfile", "config/small.yaml"))
     assert got["measure"] == 1
-    assert "microbench" not in got and "count" not in got
+    assert "microbench" not in got and "counter_run" not in got
 
 
 def test_truncated_record_stops_with_its_name(measured):

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import SpecamortError
 from ..records.software import versions
 from ..study.grid import Platform, Study
+from .engine_probe import Probe
 
 _SPEC = "vllm:spec_decode_num_"
 
@@ -58,7 +59,7 @@ class Engine:
                 speculative_config={**study.drafter, "num_speculative_tokens": gamma}
                 if gamma
                 else None,
-                worker_extension_cls="specamort.engine_probe.Probe",
+                worker_extension_cls=f"{Probe.__module__}.{Probe.__name__}",
                 **arguments,
                 **({"profiler_config": profiler} if profiler else {}),
             )

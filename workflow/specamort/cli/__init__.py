@@ -20,15 +20,23 @@ def main(argv: list[str] | None = None) -> int:
         _stop_on_sigterm(terminal)
         args.run(args, terminal)
     except Exception as e:
-        expected = isinstance(e, SpecamortError)
-        if not expected:
-            traceback.print_exc()
-        unexpected = f"stopped by an unexpected {type(e).__name__}: {e}; please report it"
-        said = e if expected else unexpected
         hint = f" (details: {args.log})" if args.log else ""
-        print(f"specamort: {said}{hint}", file=terminal)
+        print(f"specamort: {_sentence(e)}{hint}", file=terminal)
         return 1
     return 0
+
+
+def _sentence(e: Exception) -> str:
+    """What to tell a person; the traceback of what we did not expect goes to the log."""
+    if isinstance(e, SpecamortError):
+        return str(e)
+    if isinstance(e, ModuleNotFoundError) and not (e.name or "").startswith("specamort"):
+        return (
+            f"{e.name} is not installed here; `pip install '.[workflow]'` for tables, figures and "
+            "launching, `make env` for an engine"
+        )
+    traceback.print_exc()
+    return f"stopped by an unexpected {type(e).__name__}: {e}; please report it"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -52,14 +52,14 @@ def _launch(args, terminal) -> None:
 def _status(args, terminal) -> None:
     from ..cluster import slurm, status
 
-    study, home = read_study(args.study), Path.cwd()
+    study, checkout = read_study(args.study), Path.cwd()
     try:
-        live = slurm.live_jobs(home)
+        live = slurm.live_jobs(checkout)
         job = slurm.controller(study.name)
         print(f"controller: job {job}" if job else "no controller is queued or running")
     except SpecamortError as e:
         print(f"SLURM's queue is not known ({e}); records only")
         live = []
-    table = status.blocks(study, live, slurm.failed_jobs(home))
+    table = status.blocks(study, live, slurm.failed_jobs(checkout))
     spent = slurm.gpu_hours(set().union(*table["spent_by"]))
     print(status.overview(table, spent))

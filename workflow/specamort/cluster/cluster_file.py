@@ -67,14 +67,14 @@ class Cluster:
     modules: tuple[str, ...] = ()
     container: str | None = None
 
-    def prefix(self, home: Path) -> str:
-        """What the shell of a job runs before the command itself; `home` is the checkout."""
+    def prefix(self, checkout: Path) -> str:
+        """What the shell of a job runs before the command itself; `checkout` is the checkout."""
         load = f"module load {' '.join(map(quote, self.modules))}; " if self.modules else ""
         if not self.container:
             return load
         # the code is the checkout's, whatever the image was built from
-        code = quote(f"PYTHONPATH={home}/workflow")
-        inside = f"apptainer exec --nv --bind {quote(str(home))} --env {code}"
+        code = quote(f"PYTHONPATH={checkout}/workflow")
+        inside = f"apptainer exec --nv --bind {quote(str(checkout))} --env {code}"
         return f"{load}{inside} {quote(self.container)} "
 
 

@@ -33,7 +33,9 @@ def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
     return ceil(_MARGIN * needed)
 
 
-def requests(study: Study, cluster: Cluster | None, home: Path, rule: str) -> dict[str, Callable]:
+def requests(
+    study: Study, cluster: Cluster | None, checkout: Path, rule: str
+) -> dict[str, Callable]:
     """Resources of a measuring rule, by name, as functions of its wildcards and attempt.
 
     Time and memory grow with each attempt. A job of the same block that an earlier controller
@@ -44,7 +46,7 @@ def requests(study: Study, cluster: Cluster | None, home: Path, rule: str) -> di
         return {}
     account = user_setting("account")
 
-    def ask(value: Callable[[Request], str | int], grows: bool = False) -> Callable:
+    def asked(value: Callable[[Request], str | int], grows: bool = False) -> Callable:
         def resource(wildcards, attempt):
             wanted = value(cluster.platforms[wildcards.platform])
             return wanted * attempt if grows else wanted
@@ -53,15 +55,15 @@ def requests(study: Study, cluster: Cluster | None, home: Path, rule: str) -> di
 
     def after_leftovers(wildcards) -> str:
         what = job_name(rule, *wildcards)
-        left = [j.id for j in _leftovers(home, int(time.time() // 60)) if j.what == what]
+        left = [j.id for j in _leftovers(checkout, int(time.time() // 60)) if j.what == what]
         return f"--dependency=afterany:{':'.join(left)}" if left else ""
 
     named = {
-        "slurm_account": ask(lambda _: account),
-        "slurm_partition": ask(lambda r: r.partition),
-        "gres": ask(lambda r: r.gres),
-        "qos": ask(lambda r: r.qos),
-        "constraint": ask(lambda r: r.constraint),
+        "slurm_account": asked(lambda _: account),
+        "slurm_partition": asked(lambda r: r.partition),
+        "gres": asked(lambda r: r.gres),
+        "qos": asked(lambda r: r.qos),
+        "constraint": asked(lambda r: r.constraint),
     }
     given = {
         k: v
@@ -70,16 +72,16 @@ def requests(study: Study, cluster: Cluster | None, home: Path, rule: str) -> di
     }
     return given | {
         "slurm_extra": after_leftovers,
-        "cpus_per_task": ask(lambda r: r.cpus),
-        "mem_mb": ask(lambda r: ceil(1024 * r.mem_gb), grows=True),
-        "runtime": ask(lambda r: block_minutes(study, r, rule), grows=True),
+        "cpus_per_task": asked(lambda r: r.cpus),
+        "mem_mb": asked(lambda r: ceil(1024 * r.mem_gb), grows=True),
+        "runtime": asked(lambda r: block_minutes(study, r, rule), grows=True),
     }
 
 
 @cache
-def _leftovers(home: Path, minute: int) -> list[slurm.Job]:
+def _leftovers(checkout: Path, minute: int) -> list[slurm.Job]:
     """The queue of this minute; none where there is no SLURM, as in a dry run on a laptop."""
     try:
-        return slurm.live_jobs(home)
+        return slurm.live_jobs(checkout)
     except SpecamortError:
         return []

@@ -56,13 +56,13 @@ def controller_name(study: str) -> str:
     return f"specamort-{study}"
 
 
-def live_jobs(home: Path) -> list[Job]:
-    """Jobs that are queued or running for a Snakemake in the checkout `home`."""
+def live_jobs(checkout: Path) -> list[Job]:
+    """Jobs that are queued or running for a Snakemake in the checkout `checkout`."""
     listed = run_command("squeue", "-h", "-u", _user(), "-o", "%i|%T|%k|%Z|%N|%M")
     found = []
     for line in listed.splitlines():
         number, state, what, directory, node, elapsed = line.split("|")
-        if what.startswith("rule_") and Path(directory).resolve() == home.resolve():
+        if what.startswith("rule_") and Path(directory).resolve() == checkout.resolve():
             found.append(Job(number, state, what, node, _seconds(elapsed)))
     return found
 
@@ -90,13 +90,13 @@ def gpu_hours(jobs: Iterable[str]) -> float | None:
     return seconds / 3600
 
 
-def failed_jobs(home: Path) -> dict[str, list[Path]]:
+def failed_jobs(checkout: Path) -> dict[str, list[Path]]:
     """Logs of attempts by job (`layout.job_name`), the last one last; a log's stem is its job id.
 
     The executor deletes the log of a job that succeeds, so those that are left failed or still run.
     """
     found: dict[str, list[Path]] = {}
-    logs = (home / ".snakemake" / "slurm_logs").glob("rule_*/*/*.log")
+    logs = (checkout / ".snakemake" / "slurm_logs").glob("rule_*/*/*.log")
     for log in sorted(logs, key=lambda p: p.stat().st_mtime):
         found.setdefault(f"{log.parts[-3]}_wildcards_{log.parts[-2]}", []).append(log)
     return found

@@ -8,11 +8,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from ..errors import SpecamortError
+from ..records import metric_names
 from ..records.software import versions
 from ..study.grid import Platform, Study
 from .engine_probe import Probe
-
-_SPEC = "vllm:spec_decode_num_"
 
 
 class Engine:
@@ -158,12 +157,12 @@ class Engine:
             return {}
         found = {}
         for m in self._llm.get_metrics():
-            if m.name == "vllm:iteration_tokens_total":
+            if m.name == metric_names.STEPS:
                 found["engine_steps"] = m.count
-            elif m.name == _SPEC + "accepted_tokens_per_pos":
+            elif m.name == metric_names.PER_POSITION:
                 found["accepted_per_pos"] = list(m.values)
-            elif m.name.startswith(_SPEC):
-                found[m.name.removeprefix(_SPEC)] = m.value
+            elif m.name.startswith(metric_names.SPECULATION):
+                found[m.name.removeprefix(metric_names.SPECULATION)] = m.value
         return found
 
     def _increase(self, before: dict) -> dict | None:

@@ -33,16 +33,15 @@ def microbench(study: Study, platform: Platform, model: Path, results: Path) -> 
         gammas=list(study.gammas),
         rows=sorted({1, 2, 4, 8, 16} | rows),
     )
-    settings = study.microbench_settings(platform.name)
     record.write(
         layout.folder(results, "microbench", platform.name) / "kernels.json",
-        {
-            "kind": "microbenchmark",
-            "origin": study.origin,
-            "study": study.name,
-            "settings": settings,
-            "settings_hash": digest(settings),
-            "provenance": source | {"finished": now()},
+        record.envelope(
+            study,
+            "microbenchmark",
+            study.microbench_settings(platform.name),
+            source | {"finished": now()},
+        )
+        | {
             "device_state": {"before": before, "after": state(platform)},
             "microbenchmark": {**measured, "hash": digest(measured)},
         },

@@ -54,9 +54,9 @@ def ensure(
     """
     source = provenance(study, platform)
     settings = study.self_check_settings(platform.name)
-    home = layout.folder(results, "self_check", platform.name)
+    folder = layout.folder(results, "self_check", platform.name)
     # the workflow waits for the first that passed; each software has its own beside it
-    first, path = home / "passed.json", home / f"{digest([source[k] for k in _SAME])}.json"
+    first, path = folder / "passed.json", folder / f"{digest([source[k] for k in _SAME])}.json"
     if _passed(path, study, settings):
         return
     done, started = [], now()
@@ -70,13 +70,8 @@ def ensure(
             f"self-check of {platform.name}: {len(wrong)} of {len(done)} to fix; first: "
             f"{wrong[0].what}: {wrong[0].fix}"
         )
-    found = {
-        "kind": "self_check",
-        "origin": study.origin,
-        "study": study.name,
-        "settings": settings,
-        "settings_hash": digest(settings),
-        "provenance": source | {"started": started, "finished": now()},
+    times = {"started": started, "finished": now()}
+    found = record.envelope(study, "self_check", settings, source | times) | {
         "self_check": {"platform": platform.name, "checks": [vars(c) for c in done]},
     }
     for place in (path, first):

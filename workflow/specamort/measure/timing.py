@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from ..records import record
 from ..records.block import Block
 from ..study import layout
 from ..study.grid import Cell, Platform, Study
 from ..study.prompts import prompts
-from ..study.settings import digest
 from .engine import Engine
 from .provenance import now, provenance, state
 
@@ -108,14 +108,8 @@ def cell_record(
 ) -> dict:
     wanted = study.counter_settings if kind == "counter_run" else study.timing_settings
     settings = wanted(platform.name, cell)
-    return {
-        "kind": kind,
-        "origin": study.origin,
-        "study": study.name,
+    return record.envelope(study, kind, settings, source | measured.pop("times")) | {
         "cell": {"platform": platform.name, "replicate": replicate, **asdict(cell)},
-        "settings": settings,
-        "settings_hash": digest(settings),
-        "provenance": source | measured.pop("times"),
         **measured,
     }
 

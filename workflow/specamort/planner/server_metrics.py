@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SpecamortError
+from ..records.metric_names import PER_POSITION, SPECULATION, STEPS
 from .acceptance import Acceptance
 
 
@@ -30,20 +31,19 @@ class ServerMetrics:
     batch: float
 
 
-_SPEC = "vllm:spec_decode_num_"
 _NEEDED = {
-    "drafts": f"{_SPEC}drafts_total",
-    "drafted": f"{_SPEC}draft_tokens_total",
-    "accepted": f"{_SPEC}accepted_tokens_total",
+    "drafts": f"{SPECULATION}drafts_total",
+    "drafted": f"{SPECULATION}draft_tokens_total",
+    "accepted": f"{SPECULATION}accepted_tokens_total",
     "generated": "vllm:generation_tokens_total",
     "first_tokens": "vllm:time_to_first_token_seconds_count",
-    "steps": "vllm:iteration_tokens_total_count",
+    "steps": f"{STEPS}_count",
     "tpot_sum": "vllm:request_time_per_output_token_seconds_sum",
     "tpot_count": "vllm:request_time_per_output_token_seconds_count",
 }
 
 
-_PER_POSITION = f"{_SPEC}accepted_tokens_per_pos_total"
+_PER_POSITION = f"{PER_POSITION}_total"
 _Sample = tuple[str, dict[str, str], float]  # name, labels, value
 
 

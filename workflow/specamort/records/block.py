@@ -29,15 +29,15 @@ class Block:
 
     def __init__(
         self,
-        home: Path,
+        block_dir: Path,
         wanted: dict[Any, Settings],
         source: Source,
         progress: TextIO | None,
     ):
-        self._home, self._partial = home, home / "partial"
+        self._block_dir, self._partial = block_dir, block_dir / "partial"
         self._claim = self._partial / "claim"
         self.source = source
-        kept, moved = _keep(home, {c: digest(s) for c, s in wanted.items()}, source)
+        kept, moved = _keep(block_dir, {c: digest(s) for c, s in wanted.items()}, source)
         for path, why in moved:
             print(f"specamort: {path}: {why}; kept in raw/superseded", file=progress)
         self.kept = list(kept.values())
@@ -46,7 +46,7 @@ class Block:
     def __enter__(self) -> "Block":
         self._owner = f"job {self.source['job_id']} on {self.source['host']}, {uuid.uuid4().hex}"
         files.write_text(self._claim, self._owner)
-        for path in self._home.glob("*-g*.json"):
+        for path in self._block_dir.glob("*-g*.json"):
             path.replace(self._partial / path.name)
         return self
 
@@ -59,20 +59,20 @@ class Block:
             return
         self._still_ours()
         for path in self._partial.glob("*-g*.json"):
-            path.replace(self._home / path.name)
+            path.replace(self._block_dir / path.name)
         shutil.rmtree(self._partial)  # a killed write may have left its beginning there
 
     def _still_ours(self) -> None:
         owner = self._claim.read_text() if self._claim.exists() else "a job that finished it"
         if owner != self._owner:
             raise SpecamortError(
-                f"{self._home}: is now measured by {owner.split(',')[0]}; this job stops, "
+                f"{self._block_dir}: is now measured by {owner.split(',')[0]}; this job stops, "
                 "what it measured is kept"
             )
 
 
 def _keep(
-    home: Path, wanted: dict[Any, str], source: Source
+    block_dir: Path, wanted: dict[Any, str], source: Source
 ) -> tuple[dict[Any, Record], list[tuple[Path, str]]]:
     """The block's records that still hold, and the paths of those moved aside, with the reason.
 
@@ -83,7 +83,7 @@ def _keep(
     kept: dict[Any, tuple[Path, Record]] = {}
     stale = []
     for cell, expected in wanted.items():
-        for path in _places(home, cell):
+        for path in _places(block_dir, cell):
             try:
                 found = record.read(path)
             except SpecamortError as e:
@@ -114,7 +114,7 @@ def _moved_on(then: Provenance, now: Source) -> str | None:
     return f"{', '.join(changed)}: the block is measured anew" if changed else None
 
 
-def _places(home: Path, cell: Any) -> list[Path]:
+def _places(block_dir: Path, cell: Any) -> list[Path]:
     """Where the cell's record is: in its place, or waiting for the rest of its block."""
     name = f"{cell}.json"
-    return [p for p in (home / name, home / "partial" / name) if p.exists()]
+    return [p for p in (block_dir / name, block_dir / "partial" / name) if p.exists()]

@@ -21,6 +21,18 @@ SCHEMA_VERSION = 2
 _validate = compiled("record")
 
 
+def envelope(study: Study, kind: str, settings: Settings, provenance: dict) -> dict:
+    """What every record begins with."""
+    return {
+        "kind": kind,
+        "origin": study.origin,
+        "study": study.name,
+        "settings": settings,
+        "settings_hash": digest(settings),
+        "provenance": provenance,
+    }
+
+
 def write(path: Path, record: dict[str, Any]) -> None:
     """Validate and write one record atomically; one that is there already is set aside first."""
     record = {"schema_version": SCHEMA_VERSION, **record}

@@ -162,9 +162,9 @@ def job_name(rule: str, study: str, platform: str, replicate: int | None = None)
 
 
 def _job(study: Study, results: Path, kind: JobKind, platform: str, replicate: int | None) -> Job:
-    home = folder(results, kind.rule, platform, replicate)
+    where = folder(results, kind.rule, platform, replicate)
     wanted = tuple(
-        Wanted(home / f"{c}.json", kind.kind, kind.settings(study, platform, c))
+        Wanted(where / f"{c}.json", kind.kind, kind.settings(study, platform, c))
         for c in kind.cells(study)
     )
     return Job(kind, platform, replicate, wanted)

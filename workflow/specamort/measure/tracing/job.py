@@ -16,12 +16,12 @@ from tqdm import tqdm
 from ... import files
 from ...errors import SpecamortError
 from ...model.step import per_step
+from ...records import record
 from ...records.block import Block
 from ...study import layout, tracer
 from ...study.grid import Platform, Study, TraceCell
 from ...study.model_files import model_dir
 from ...study.prompts import prompts
-from ...study.settings import digest
 from ..engine import Engine
 from ..provenance import now, provenance, state
 from . import kineto, nsys
@@ -58,16 +58,15 @@ def trace_platform(
             for cell in group:
                 for pair in runs[str(cell)]:  # refused here, while it can be traced again
                     _require_step(pair, cell)
-                settings = study.trace_settings(platform.name, cell)
                 block.write(
                     cell,
-                    {
-                        "kind": "trace",
-                        "origin": study.origin,
-                        "study": study.name,
-                        "settings": settings,
-                        "settings_hash": digest(settings),
-                        "provenance": block.source | {"started": started, "finished": now()},
+                    record.envelope(
+                        study,
+                        "trace",
+                        wanted[cell],
+                        block.source | {"started": started, "finished": now()},
+                    )
+                    | {
                         "engine": used,
                         "prompt": {
                             "tokens": cell.context_tokens,

@@ -55,7 +55,14 @@ def test_every_record_says_rehearsal_and_none_enters_the_study(rehearsed, monkey
     records = [*(home / "results/cut-rehearsal/raw").rglob("*.json")]
     assert {record.read(p)["origin"] for p in records} == {"rehearsal"}
     kinds = {record.read(p)["kind"] for p in records}
-    assert kinds == {"timing", "counter", "overhead", "microbenchmark", "trace", "self_check"}
+    assert kinds == {
+        "timing",
+        "counter_run",
+        "reading_cost",
+        "microbenchmark",
+        "trace",
+        "self_check",
+    }
     study = read_study("cut.yaml")
     (home / "results/cut").symlink_to(home / "results/cut-rehearsal")
     with pytest.raises(SpecamortError, match="its origin is rehearsal, the study's records are"):

@@ -80,7 +80,7 @@ def test_block_is_one_device_and_provenance_is_whole(ran):
 def test_records_say_what_the_engine_really_was(ran):
     results, _ = ran
     records = [record.read(p) for p in results.glob("raw/*/*/**/*-g2.json")]
-    assert {r["kind"] for r in records} == {"timing", "counter", "trace"}
+    assert {r["kind"] for r in records} == {"timing", "counter_run", "trace"}
     for r in records:
         used = r["engine"]
         assert used["model_runner"] == "v1" and used["drafter"].endswith(".NgramProposer")

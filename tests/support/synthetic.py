@@ -162,7 +162,7 @@ def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float)
         seen = {
             "tracer": study.tracing.tracer,
             "steps": steps,
-            "rows": [rows] * steps,
+            "step_tokens": [rows] * steps,
             "busy_ms": steps * device,
             "sum_ms": steps * device,
             "family_ms": {k: steps * v for k, v in families.items()},
@@ -191,7 +191,7 @@ def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float)
             **vars(cell),
             "weights": study.models[cell.model].weights,
             "tracer": study.tracing.tracer,
-            "rows": rows,
+            "tokens_per_step": rows,
             "pairs": [pair] * study.tracing.pairs,
         },
     }

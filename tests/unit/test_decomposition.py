@@ -18,7 +18,7 @@ def run(steps, step_ms, device_ms=None):
     seen = None
     if device_ms is not None:
         busy = steps * device_ms
-        seen = {"steps": steps, "rows": [1] * steps, "busy_ms": busy, "sum_ms": busy}
+        seen = {"steps": steps, "step_tokens": [1] * steps, "busy_ms": busy, "sum_ms": busy}
         seen |= {"tracer": "nsys", "family_ms": {"gemm": busy}, "events": steps}
     return {"decode_steps": steps, "wall_ms": steps * step_ms, "trace": seen}
 
@@ -33,7 +33,7 @@ def traced(*pairs, **more):
         }
         for untraced, step, device in pairs
     ]
-    t = {**cell, "weights": "trained", "tracer": "nsys", "rows": 1, "pairs": made}
+    t = {**cell, "weights": "trained", "tracer": "nsys", "tokens_per_step": 1, "pairs": made}
     return {"origin": "synthetic", "trace": t, **more}
 
 

@@ -97,7 +97,7 @@ def test_nsys_export(tmp_path, options, chunk, monkeypatch):
     assert found.sum_ms == pytest.approx(answer.sum_ns / 1e6, rel=1e-12)
     assert found.family_ms == pytest.approx({k: v / 1e6 for k, v in answer.family_ns.items()})
     assert found.events == answer.events
-    assert found.steps == 4 and found.rows == [options.get("rows", 1)] * 4
+    assert found.steps == 4 and found.step_tokens == [options.get("rows", 1)] * 4
     if options.get("overlap", 1):
         assert found.busy_ms < found.sum_ms
 
@@ -359,7 +359,7 @@ def test_kineto_of_a_cpu_by_hand(tmp_path):
     assert found.busy_ms == pytest.approx((80 + 20) / 1e3)
     assert found.sum_ms == pytest.approx((50 + 30 + 40) / 1e3)
     assert found.family_ms == pytest.approx({"attention": 0.05, "gemm": 0.03, "other": 0.04})
-    assert found.steps == 1 and found.rows == [3]
+    assert found.steps == 1 and found.step_tokens == [3]
 
 
 def test_kineto_of_a_gpu_counts_kernels_and_not_operators(tmp_path):
@@ -376,7 +376,7 @@ def test_kineto_of_a_gpu_counts_kernels_and_not_operators(tmp_path):
     found = kineto.read(path)
     assert found.busy_ms == pytest.approx(7 / 1e3) and found.sum_ms == pytest.approx(9 / 1e3)
     assert found.family_ms == pytest.approx({"attention": 0.005, "copy": 0.004})
-    assert found.steps == 1 and found.rows == [3] and found.events == 2
+    assert found.steps == 1 and found.step_tokens == [3] and found.events == 2
 
 
 def test_kineto_as_torch_writes_it(tmp_path):
@@ -390,7 +390,7 @@ def test_kineto_as_torch_writes_it(tmp_path):
                 torch.mm(torch.ones(64, 64), torch.ones(64, 64)).argmax()
     made.export_chrome_trace(str(tmp_path / "it.json"))
     found = kineto.read(tmp_path / "it.json")
-    assert found.steps == 2 and found.rows == [3, 3]
+    assert found.steps == 2 and found.step_tokens == [3, 3]
     assert found.family_ms["gemm"] > 0 and found.family_ms["sampling"] > 0
 
 
@@ -421,18 +421,23 @@ def run(steps, wall, busy=None, rows=1, seen=None):
     traced = None
     if busy is not None:
         seen = steps if seen is None else seen
-        traced = {"steps": seen, "rows": [rows] * seen, "busy_ms": busy, "sum_ms": busy * 1.1}
+        traced = {
+            "steps": seen,
+            "step_tokens": [rows] * seen,
+            "busy_ms": busy,
+            "sum_ms": busy * 1.1,
+        }
         traced["family_ms"] = {"gemm": busy * 0.8, "other": busy * 0.3}
     return {"decode_steps": steps, "wall_ms": wall, "trace": traced}
 
 
 def test_a_step_by_hand():
     """16 - 1 = 15 steps; 300 - 30 = 270 ms of wall time, 220 - 40 = 180 ms of device time."""
-    found = step.per_step(run(1, 30.0, 40.0), run(16, 300.0, 220.0), rows=1)
+    found = step.per_step(run(1, 30.0, 40.0), run(16, 300.0, 220.0), tokens_per_step=1)
     assert found["step_ms"] == 18 and found["device_ms"] == 12 and found["host_ms"] == 6
     assert found["device_sum_ms"] == pytest.approx(13.2)
     assert found["family_ms"] == pytest.approx({"gemm": 9.6, "other": 3.6})
-    assert step.per_step(run(0, 0.0), run(10, 50.0), rows=1) == {"step_ms": 5}
+    assert step.per_step(run(0, 0.0), run(10, 50.0), tokens_per_step=1) == {"step_ms": 5}
 
 
 @pytest.mark.parametrize(
@@ -448,4 +453,4 @@ def test_a_step_by_hand():
 )
 def test_pairs_that_are_refused(short, long, why):
     with pytest.raises(ValueError, match=why):
-        step.per_step(short, long, rows=1)
+        step.per_step(short, long, tokens_per_step=1)

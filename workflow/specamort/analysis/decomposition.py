@@ -39,13 +39,13 @@ def pairs(records: Iterable[Record]) -> pd.DataFrame:
     rows = []
     for r in records:
         t = r["trace"]
-        cell = {k: v for k, v in t.items() if k not in ("rows", "pairs")}
+        cell = {k: v for k, v in t.items() if k not in ("tokens_per_step", "pairs")}
         for i, pair in enumerate(t["pairs"]):
             try:
                 short, long = pair["traced"]
-                traced = per_step(short, long, t["rows"])
+                traced = per_step(short, long, t["tokens_per_step"])
                 short, long = pair["untraced"]
-                step_ms = per_step(short, long, t["rows"])["step_ms"]
+                step_ms = per_step(short, long, t["tokens_per_step"])["step_ms"]
             except ValueError as e:
                 where = "-".join(str(cell[k]) for k in KEY)
                 raise SpecamortError(f"traces of {where}, pair {i}: {e}") from e

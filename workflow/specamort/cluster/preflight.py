@@ -111,13 +111,13 @@ def _tracer(study: Study, cluster: Cluster) -> Iterator[Check]:
         yield Check("nsys: must be inside the container (not checked)")
         return
     try:
-        said = run_command("bash", "-lc", f"{cluster.prefix(Path.cwd())}nsys --version")
+        answer = run_command("bash", "-lc", f"{cluster.prefix(Path.cwd())}nsys --version")
     except SpecamortError:
         fix = f"not found; add its module to {cluster.file}: modules, or set tracing.tracer: kineto"
         yield Check("nsys", fix)
         return
     try:
-        yield Check(f"nsys: {tracer.new_enough(said)}")
+        yield Check(f"nsys: {tracer.new_enough(answer)}")
     except SpecamortError as e:
         yield Check("nsys", str(e))
 

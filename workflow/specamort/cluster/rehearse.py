@@ -81,8 +81,8 @@ def side_by_side() -> int:
 
 def _reasons(log: str) -> str:
     """What the jobs that failed have said, each once; a job's bar may stand before it."""
-    said = re.findall(r"specamort: (.*\(details: .*\))", log)
-    return "; ".join(dict.fromkeys(said))
+    reasons = re.findall(r"specamort: (.*\(details: .*\))", log)
+    return "; ".join(dict.fromkeys(reasons))
 
 
 def _watch(study: Study, run: subprocess.Popen, progress) -> None:

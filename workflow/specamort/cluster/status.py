@@ -73,12 +73,12 @@ def remaining_hours(table: pd.DataFrame) -> float | None:
 def overview(table: pd.DataFrame, spent: float | None) -> str:
     """The table a person reads, with the totals above it."""
     cells = table["cells"].sum()
-    said = [f"{table['done'].sum()} of {cells} cells done"]
+    parts = [f"{table['done'].sum()} of {cells} cells done"]
     left = table["cells"] - table["done"]
     for state in ("running", "queued", "failed", "to submit"):
         if number := left[table["state"] == state].sum():
-            said.append(f"{number} {state}")
-    lines = [", ".join(said)]
+            parts.append(f"{number} {state}")
+    lines = [", ".join(parts)]
     hours = remaining_hours(table)
     if hours:
         lines.append(f"about {_span(3600 * hours)} of device time left at this pace, queue aside")

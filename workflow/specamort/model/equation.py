@@ -5,13 +5,15 @@ per decode step. Source, where not said otherwise: study section "A Closed-Form 
 Model".
 """
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-Number: TypeAlias = float | NDArray[np.float64] | pd.Series
+if TYPE_CHECKING:  # a planner has no need of pandas
+    import pandas as pd
+    from numpy.typing import NDArray
+
+Number: TypeAlias = "float | NDArray[np.float64] | pd.Series"
 
 
 def verify_ms(t_base: Number, d: Number) -> Number:

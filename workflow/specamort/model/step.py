@@ -16,7 +16,7 @@ class Activity(TypedDict):
 
     tracer: str
     steps: int | None
-    rows: list[int]
+    step_tokens: list[int]
     busy_ms: float
     sum_ms: float
     family_ms: dict[str, float]
@@ -47,11 +47,11 @@ class Step(TypedDict):
     family_ms: NotRequired[dict[str, float]]
 
 
-def per_step(short: Run, long: Run, rows: int) -> Step:
+def per_step(short: Run, long: Run, tokens_per_step: int) -> Step:
     """One decode step from a pair of runs.
 
     Args:
-        rows: tokens a step must have computed: batch (gamma + 1).
+        tokens_per_step: tokens a step must have computed: batch (gamma + 1).
 
     Raises:
         ValueError: the step counts do not add up, or noise exceeds the difference.
@@ -60,7 +60,7 @@ def per_step(short: Run, long: Run, rows: int) -> Step:
 
     >>> short: Run = {"decode_steps": 1, "wall_ms": 30.0, "trace": None}
     >>> long: Run = {"decode_steps": 16, "wall_ms": 300.0, "trace": None}
-    >>> per_step(short, long, rows=1)
+    >>> per_step(short, long, tokens_per_step=1)
     {'step_ms': 18.0}
     """
     if long["decode_steps"] <= short["decode_steps"]:
@@ -74,8 +74,8 @@ def per_step(short: Run, long: Run, rows: int) -> Step:
     a, b = short["trace"], long["trace"]
     if a is None or b is None:
         return {"step_ms": step_ms}
-    _check_steps(a, short["decode_steps"], rows)
-    _check_steps(b, long["decode_steps"], rows)
+    _check_steps(a, short["decode_steps"], tokens_per_step)
+    _check_steps(b, long["decode_steps"], tokens_per_step)
     device_ms = _difference("device time", counts, a["busy_ms"], b["busy_ms"])
     device_sum_ms = _difference("summed device time", counts, a["sum_ms"], b["sum_ms"])
     if step_ms < device_ms:
@@ -106,7 +106,7 @@ def _difference(what: str, counts: tuple[int, int], a: float, b: float) -> float
     return (b - a) / (counts[1] - counts[0])
 
 
-def _check_steps(trace: Activity, decode_steps: int, rows: int) -> None:
+def _check_steps(trace: Activity, decode_steps: int, tokens_per_step: int) -> None:
     seen = trace["steps"]
     if seen is None:
         return
@@ -115,10 +115,10 @@ def _check_steps(trace: Activity, decode_steps: int, rows: int) -> None:
             f"the trace shows {seen} decode steps, the engine made {decode_steps}: it is of "
             "another run, or cut short; trace again"
         )
-    short_drafts = [n for n in trace["rows"] if n != rows]
+    short_drafts = [n for n in trace["step_tokens"] if n != tokens_per_step]
     if len(short_drafts) > _SHORT_SHARE * seen:
         raise ValueError(
-            f"{len(short_drafts)} of {seen} traced steps computed other than {rows} tokens "
-            f"({min(short_drafts)} to {max(short_drafts)}): drafts were not full; trace a "
+            f"{len(short_drafts)} of {seen} traced steps computed other than {tokens_per_step} "
+            f"tokens ({min(short_drafts)} to {max(short_drafts)}): drafts were not full; trace a "
             "workload whose drafts are"
         )

@@ -63,12 +63,16 @@ class Calibration:
         return known[x1] + slope * (gamma - x1) / (x1 - x0)
 
     def extra_ms(self, gamma: int, coverage: float) -> float:
-        """What the mean decode step takes more than without speculation.
+        """What the mean decode step takes more than without speculation."""
+        verifying = coverage * self.t_base_ms * self.overhead(gamma)
+        return verifying + self.beside_ms(gamma, coverage)
+
+    def beside_ms(self, gamma: int, coverage: float) -> float:
+        """Of that, what is not verifying: drafting and the host term.
 
         Verifying and drafting are paid by the steps that have a draft, h by every step, as it is
-        calibrated (`analysis.host_terms`).
+        calibrated (`analysis.calibration.host_terms`).
         """
         if gamma == 0:
             return 0.0
-        per_draft = self.t_base_ms * self.overhead(gamma) + self.draft_ms * gamma
-        return coverage * per_draft + self.h0_ms + self.h1_ms * gamma
+        return coverage * self.draft_ms * gamma + self.h0_ms + self.h1_ms * gamma

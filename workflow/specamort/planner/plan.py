@@ -15,9 +15,10 @@ c = 1, a_k = alpha, draft = h = 0.
 
 from dataclasses import asdict, dataclass
 from math import sqrt
-from typing import Any
+from typing import Any, cast
 
 from ..errors import SpecamortError
+from ..model.equation import pot_host
 from .acceptance import Acceptance
 from .calibration import Calibration
 from .server_metrics import ServerMetrics
@@ -74,8 +75,11 @@ def tau(acceptance: Acceptance, gamma: int, accepted: float) -> float:
 
 def pot_ms(calibration: Calibration, acceptance: Acceptance, gamma: int, accepted: float) -> float:
     """Latency per output token; see the module's equation."""
-    step = calibration.t_base_ms + calibration.extra_ms(gamma, acceptance.coverage)
-    return step / tau(acceptance, gamma, accepted)
+    d, coverage = calibration.overhead(gamma), acceptance.coverage
+    beside_ms = calibration.beside_ms(gamma, coverage)
+    divisor = tau(acceptance, gamma, accepted)
+    pot = pot_host(calibration.t_base_ms, d, beside_ms, coverage, divisor)
+    return cast(float, pot)
 
 
 def plan(
@@ -154,18 +158,18 @@ def _advice(
     calibration: Calibration, acceptance: Acceptance, best: Choice, choices: list[Choice]
 ) -> str:
     if best.gamma:
-        said = f"Speculate with gamma {best.gamma}: {best.speedup:.2f}x as fast per token"
+        advice = f"Speculate with gamma {best.gamma}: {best.speedup:.2f}x as fast per token"
         near = [c.gamma for c in choices if 0 < c.gamma < best.gamma]
         close = [g for g in near if choices[g].pot_ms < 1.01 * best.pot_ms]
-        return said + (f" (gamma {close[0]} is within 1% of it)." if close else ".")
+        return advice + (f" (gamma {close[0]} is within 1% of it)." if close else ".")
     tried = min(choices[1:], key=lambda c: c.pot_ms)
-    said = (
+    advice = (
         f"Do not speculate: the best draft length, {tried.gamma}, would be {tried.speedup:.2f}x as "
     )
     if tried.speedup > 1:
-        said += f"fast, and predictions are good to {100 * max(_WORTH, calibration.error):.1f}%."
+        advice += f"fast, and predictions are good to {100 * max(_WORTH, calibration.error):.1f}%."
     else:
-        said += (
+        advice += (
             f"fast; it needs {tried.break_even:.2f} accepted tokens a draft to break even and gets "
             f"{tried.accepted:.2f}."
         )
@@ -174,66 +178,66 @@ def _advice(
         refused = "Its drafts are refused"
         if acceptance.coverage < _SILENT:
             refused = f"{silent}, and refused on most others"
-        return f"{said} {refused}: another drafter, or none, for this traffic."
+        return f"{advice} {refused}: another drafter, or none, for this traffic."
     if acceptance.coverage < _SILENT:
         return (
-            f"{said} {silent}, though what it proposes holds: give it more to look up (a wider "
+            f"{advice} {silent}, though what it proposes holds: give it more to look up (a wider "
             "window, a draft model)."
         )
-    return f"{said} Drafts hold, but verifying or drafting costs more than they save."
+    return f"{advice} Drafts hold, but verifying or drafting costs more than they save."
 
 
 def _assumed(calibration: Calibration, acceptance: Acceptance) -> list[str]:
-    said = [
+    sentences = [
         f"cost of a step: {calibration.source}; t_base {calibration.t_base_ms:.3g} ms",
         f"acceptance: {acceptance.source}; coverage {acceptance.coverage:.2f}",
     ]
     if calibration.error:
-        said.append(
+        sentences.append(
             f"predictions are good to {100 * calibration.error:.1f}%, the calibration's held-out "
             "error, which the intervals include"
         )
     if not calibration.d:
-        said.append("verifying costs nothing (no d was given)")
+        sentences.append("verifying costs nothing (no d was given)")
     if calibration.draft_ms == 0:
-        said.append("drafting costs nothing (n-gram); a draft model's time is --draft-ms")
+        sentences.append("drafting costs nothing (n-gram); a draft model's time is --draft-ms")
     measured, known = acceptance.measured_to, len(acceptance.survival)
     if measured:
-        said.append(f"acceptance is measured up to gamma {measured}, extrapolated beyond")
+        sentences.append(f"acceptance is measured up to gamma {measured}, extrapolated beyond")
     else:
-        said.append(
+        sentences.append(
             f"acceptance by position is modelled from one number up to gamma {known} (one "
             "probability per token), extrapolated beyond"
         )
-    said.append("traffic and batch stay as they are")
-    return said
+    sentences.append("traffic and batch stay as they are")
+    return sentences
 
 
 def _warnings(
     calibration: Calibration, acceptance: Acceptance, best: Choice, server: ServerMetrics | None
 ) -> list[str]:
-    said = []
+    sentences = []
     if acceptance.drafts is not None and acceptance.drafts < _FEW_DRAFTS:
-        said.append(f"only {acceptance.drafts} drafts were seen; watch for longer")
+        sentences.append(f"only {acceptance.drafts} drafts were seen; watch for longer")
     if best.gamma and best.speedup_low <= 1:
-        said.append(
+        sentences.append(
             "the gain is within the uncertainty: "
             f"{best.speedup_low:.2f} to {best.speedup_high:.2f}x"
         )
     if calibration.gammas and best.gamma > max(calibration.gammas):
-        said.append(
+        sentences.append(
             f"gamma {best.gamma} is beyond the calibrated {max(calibration.gammas)}: d is "
             "extrapolated"
         )
     if calibration.overhead(max(best.gamma, 1)) > 0.5:
-        said.append(
+        sentences.append(
             "verifying adds more than half a step: the step is bound by the device, and "
             "speculation pays less the larger the batch"
         )
     if server is None:
-        return said
+        return sentences
     if calibration.batches and server.batch > 1.25 * max(calibration.batches):
-        said.append(
+        sentences.append(
             f"the server decodes {server.batch:.1f} requests at once, the calibration goes up to "
             f"{max(calibration.batches)}: outside it, steps are longer and verifying costs more "
             "than predicted; calibrate at this batch"
@@ -248,9 +252,9 @@ def _warnings(
                 if calibration.eager and off < 0
                 else ""
             )
-            said.append(
+            sentences.append(
                 f"the server takes {server.tpot_ms:.1f} ms a token at gamma {server.gamma}, the "
                 f"calibration says {expected:.1f} ({100 * off:+.0f}%): it is not of this server, "
                 f"model or load{eager}; calibrate there before trusting milliseconds"
             )
-    return said
+    return sentences

@@ -174,7 +174,7 @@ class Trace(TypedDict):
 
     Attributes:
         weights: trained | random.
-        rows: tokens that a step computes: batch (gamma + 1).
+        tokens_per_step: tokens that a step computes: batch (gamma + 1).
     """
 
     platform: str
@@ -184,7 +184,7 @@ class Trace(TypedDict):
     gamma: int
     weights: str
     tracer: str
-    rows: int
+    tokens_per_step: int
     pairs: list[TracePair]
 
 

@@ -99,7 +99,7 @@ def disturbed(t: dict[str, pd.DataFrame]) -> list[str]:
 def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
     """The study's question answered in its own numbers."""
     top, n = max(study.gammas), min(study.batches)
-    said = []
+    sentences = []
     for w in study.workloads:
         cell = t["cells"].query(
             "workload == @w and batch == @n and gamma == @top "
@@ -107,13 +107,15 @@ def answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
         )
         alpha = t["acceptance"].query("workload == @w and gamma == @top")["alpha"].fillna(0)
         row = cell.iloc[0]
-        said.append(
+        sentences.append(
             f"on {w}, where the engine accepts {100 * alpha.iloc[0]:.0f}% of the drafts, a token "
             f"costs {row['pot_ms']:.1f} ms instead of {row['t_base_ms']:.1f} "
             f"({row['speedup']:.2f}x, 95% interval {row['speedup_low']:.2f} to "
             f"{row['speedup_high']:.2f})"
         )
-    sentence = f"With γ = {top} at batch {n} on {study.calibration.label}, " + "; ".join(said) + "."
+    sentence = (
+        f"With γ = {top} at batch {n} on {study.calibration.label}, " + "; ".join(sentences) + "."
+    )
     held = t["errors"].query(
         "cells_of == 'held out' and workload == 'all' "
         "and predictor in ('equation', 'exact_divisor', 'acceptance_blind')"
@@ -147,7 +149,7 @@ def traced_steps(table: pd.DataFrame) -> pd.DataFrame:
 
 def step_answer(study: Study, table: pd.DataFrame) -> str:
     """How much of a decode step the host exposes, and whether model size changes it."""
-    said = []
+    sentences = []
     for p in study.platforms.values():
         rows = compared_decode_steps(study, table).query("platform == @p.name")
         each = [
@@ -159,12 +161,12 @@ def step_answer(study: Study, table: pd.DataFrame) -> str:
         ]
         ratio = rows["host_ms"].max() / rows["host_ms"].min()
         device = rows["device_ms"].max() / rows["device_ms"].min()
-        said.append(
+        sentences.append(
             f"On {p.label}, {'; '.join(each)}."
             + f" Between the models the device differs {device:.1f}x, the host {ratio:.1f}x."
             * (len(rows) > 1)
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def host_answer(study: Study, t: dict[str, pd.DataFrame]) -> str:

@@ -33,16 +33,16 @@ def require_version() -> str:
     return new_enough(run_command(require(), "--version"))
 
 
-def new_enough(said: str) -> str:
-    """The version in what `nsys --version` said.
+def new_enough(answer: str) -> str:
+    """The version in what `nsys --version` answer.
 
     Raises:
         SpecamortError: it is older than MINIMUM, or there is none.
     """
-    found = re.search(r"version ((\d{4})\.(\d+)\S*)", said)
+    found = re.search(r"version ((\d{4})\.(\d+)\S*)", answer)
     if not found:
         raise SpecamortError(
-            f"nsys says {said.strip()[:80]!r} for its version; is it NVIDIA Nsight Systems?"
+            f"nsys says {answer.strip()[:80]!r} for its version; is it NVIDIA Nsight Systems?"
         )
     if (int(found[2]), int(found[3])) < MINIMUM:
         wanted = ".".join(map(str, MINIMUM))

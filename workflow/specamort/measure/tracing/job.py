@@ -78,7 +78,7 @@ def trace_platform(
                             **asdict(cell),
                             "weights": study.models[model].weights,
                             "tracer": study.tracing.tracer,
-                            "rows": cell.batch * (gamma + 1),
+                            "tokens_per_step": cell.batch * (gamma + 1),
                             "pairs": runs[str(cell)],
                         },
                     },
@@ -200,9 +200,9 @@ def _under_nsys(
         done = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT)
     if done.returncode:
         lines = [x for x in log.read_text().splitlines() if x.strip()] or ["it said nothing"]
-        said = next((x for x in reversed(lines) if x.startswith("specamort:")), lines[-1])
+        last = next((x for x in reversed(lines) if x.startswith("specamort:")), lines[-1])
         raise SpecamortError(
-            f"nsys or the engine under it ended with {done.returncode}: {said} (details: {log})"
+            f"nsys or the engine under it ended with {done.returncode}: {last} (details: {log})"
         )
     return [nsys.export(r) for r in nsys.reports(output / "nsys")]
 

@@ -54,9 +54,9 @@ def read(path: Path) -> Trace:
     decode = [e for e in marks if decode_step_tokens([e["name"]])]
     first = min((e["ts"] for e in decode), default=float("inf"))
     device = [e for e in device if e["ts"] >= first]
-    rows = decode_step_tokens([e["name"] for e in decode])
+    step_tokens = decode_step_tokens([e["name"] for e in decode])
     if not device:
-        return Trace("kineto", len(rows), rows, 0.0, 0.0, {}, 0)
+        return Trace("kineto", len(step_tokens), step_tokens, 0.0, 0.0, {}, 0)
     # microseconds; a device in a GPU trace is its `pid`, on a CPU all threads are one device
     start = np.array([float(e["ts"]) for e in device])
     length = np.array([float(e["dur"]) for e in device])
@@ -71,7 +71,13 @@ def read(path: Path) -> Trace:
     for e, ms in zip(device, length / 1e3, strict=True):
         families[family(e["name"])] = families.get(family(e["name"]), 0.0) + float(ms)
     return Trace(
-        "kineto", len(rows), rows, busy / 1e3, float(length.sum()) / 1e3, families, len(device)
+        "kineto",
+        len(step_tokens),
+        step_tokens,
+        busy / 1e3,
+        float(length.sum()) / 1e3,
+        families,
+        len(device),
     )
 
 

@@ -144,11 +144,11 @@ def _read(db: sqlite3.Connection, uri: str, path: Path) -> Trace:
         kind = "copy" if i == _COPY else family((found and found[0]) or "")
         families[kind] = families.get(kind, 0.0) + ns / 1e6
     marked = filled("NVTX_EVENTS")
-    rows = decode_step_tokens(_marks(db) if marked else [])
+    step_tokens = decode_step_tokens(_marks(db) if marked else [])
     return Trace(
         tracer="nsys",
-        steps=len(rows) if marked else None,
-        rows=rows,
+        steps=len(step_tokens) if marked else None,
+        step_tokens=step_tokens,
         busy_ms=busy_ns / 1e6,
         sum_ms=sum(families.values()),
         family_ms=families,

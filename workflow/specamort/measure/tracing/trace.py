@@ -15,7 +15,7 @@ class Trace:
 
     Attributes:
         steps: decode steps (no request in prefill), null where the tracer has no marks.
-        rows: tokens that each decode step computed.
+        step_tokens: tokens that each decode step computed.
         busy_ms: union of the device's busy intervals, added over devices.
         sum_ms: their sum; larger where kernels overlap.
         family_ms: the sum by family of kernel.
@@ -24,7 +24,7 @@ class Trace:
 
     tracer: str
     steps: int | None
-    rows: list[int]
+    step_tokens: list[int]
     busy_ms: float
     sum_ms: float
     family_ms: dict[str, float]

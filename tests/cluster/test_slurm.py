@@ -200,7 +200,7 @@ def held(command, wanted):
     def found():
         jobs = ask("scontrol", "show", "job", "-o").splitlines()
         told = [dict(w.split("=", 1) for w in j.split() if "=" in w) for j in jobs]
-        told = {j["Comment"]: j for j in told if j["JobState"] == "PENDING"}
+        told = {j["Comment"]: j for j in told if j.get("JobState") == "PENDING"}
         return told if len(told) == wanted else None
 
     run = subprocess.Popen(

@@ -16,12 +16,12 @@ def not_measured(frames: Iterable[pd.DataFrame]) -> str:
 
 
 def merged(
-    one: pd.DataFrame,
-    other: pd.DataFrame,
+    left: pd.DataFrame,
+    right: pd.DataFrame,
     on: list[str],
     suffixes: tuple[str, str] = ("_x", "_y"),
 ) -> pd.DataFrame:
     """A merge whose rows carry the origins of both sides, as words in `origin`."""
-    both = one.merge(other.rename(columns={"origin": "origin_other"}), on=on, suffixes=suffixes)
+    both = left.merge(right.rename(columns={"origin": "origin_other"}), on=on, suffixes=suffixes)
     pairs = zip(both["origin"], both.pop("origin_other"), strict=True)
     return both.assign(origin=[words(pair) for pair in pairs])

@@ -50,9 +50,9 @@ class Block:
             path.replace(self._partial / path.name)
         return self
 
-    def write(self, cell: Cell | TraceCell, one: dict[str, Any]) -> None:
+    def write(self, cell: Cell | TraceCell, content: dict[str, Any]) -> None:
         self._still_ours()
-        record.write(self._partial / f"{cell}.json", one)
+        record.write(self._partial / f"{cell}.json", content)
 
     def __exit__(self, failed: object, *_: object) -> None:
         if failed:

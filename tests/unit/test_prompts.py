@@ -89,7 +89,7 @@ def test_a_passage_that_drafts_badly_is_passed_over(study, monkeypatch):
     which = PromptSet("copy", 200, 1, 40, {0: 40, 4: 41})
     (one,) = prompts(study, Letters(), which)
     assert "Jackdaws" in text(one)
-    found = draftability(study, Letters(), which).iloc[0]
+    found = draftability(study, [one], which).iloc[0]
     assert found["alpha"] >= 0.98 and found["gamma"] == 4
     with pytest.raises(SpecamortError, match=r"that a lookup drafts with alpha >= 0\.98"):
         prompts(study, Letters(), replace(which, count=2))

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 
 from tqdm import tqdm
@@ -88,7 +87,7 @@ def run_cell(
     return {
         "prompt": {
             "tokens": study.context_tokens,
-            "sha256": [sha256(repr(p).encode()).hexdigest() for p in batch],
+            "sha256": [p.sha256 for p in chosen],
         },
         "engine": engine.used,
         "device_state": {"before": before, "after": state(platform)},

@@ -49,7 +49,7 @@ def _lines(study: Study, model: Model, tokenizer: Tokenizer, which: PromptSet) -
         )
     size = f"{len(made)} of {which.context_tokens} tokens, for {which.output_tokens} of output"
     head = f"prompts of {model.name}: {which.workload}, {size}"
-    drafted = draftability(study, tokenizer, which)
+    drafted = draftability(study, made, which)
     return [head] + [
         f"  an exact copy at gamma {r.gamma}: lookup alpha {r.alpha:.3f} (worst prompt "
         f"{r.alpha_worst:.3f}), coverage {r.coverage:.2f}, {r.tau:.2f} tokens a step"

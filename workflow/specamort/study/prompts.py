@@ -6,6 +6,7 @@ what a lookup would draft of it (`lookup.py`), so that alpha below 1 is the mode
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import accumulate
 from typing import Protocol
 
@@ -53,6 +54,11 @@ class Prompt:
     token_ids: list[int]
     copy: list[int]
 
+    @property
+    def sha256(self) -> str:
+        """What a record says of it, so that two alike are found out."""
+        return sha256(repr(self.token_ids).encode()).hexdigest()
+
 
 _Candidate = tuple[int, int, Prompt]  # begin and end of its passage: two must not overlap
 _Passage = tuple[int, int, list[int], list[int]]  # begin, end, its tokens, those of its copy
@@ -91,10 +97,9 @@ def prompts(study: Study, tokenizer: Tokenizer, which: PromptSet) -> list[Prompt
                 f"{where}: asks for a copy of {longest} tokens, but a passage in context_tokens "
                 f"{which.context_tokens} has {room}; shorten output_tokens or tracing.tokens"
             )
-    pool = list(candidates)
     made = [
         (begin, end, Prompt([*before, *body, *after], copy if workload.kind == "repeat" else []))
-        for begin, end, body, copy in pool
+        for begin, end, body, copy in candidates
     ]
     chosen = _choose(study, workload, which, made)
     if len(chosen) < which.count:
@@ -110,14 +115,16 @@ def prompts(study: Study, tokenizer: Tokenizer, which: PromptSet) -> list[Prompt
     return chosen
 
 
-def draftability(study: Study, tokenizer: Tokenizer, which: PromptSet) -> pd.DataFrame:
+def draftability(study: Study, made: list[Prompt], which: PromptSet) -> pd.DataFrame:
     """What a lookup would accept of exact copies: the most that the set's counters can show.
 
     One row per gamma: prompts, alpha (mean and worst prompt), coverage, tau; empty for `open`.
+
+    Args:
+        made: `prompts` of the set.
     """
     if study.workloads[which.workload].kind != "repeat":
         return pd.DataFrame()
-    made = prompts(study, tokenizer, which)
     rows = []
     for gamma in (g for g in which.tokens if g):
         found = [_lookup(study, which, p, gamma) for p in made]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 
 from tqdm import tqdm
@@ -129,7 +128,7 @@ def trace_engine(
             which = study.trace_prompts(cell.context_tokens)
             chosen = prompts(study, engine.tokenizer, which)[: cell.batch]
             batch = [p.token_ids for p in chosen]
-            prompts_sha256[str(cell)] = [sha256(repr(p).encode()).hexdigest() for p in batch]
+            prompts_sha256[str(cell)] = [p.sha256 for p in chosen]
 
             def run(length: int, trace: int | None = None, batch=batch) -> dict:
                 if trace is not None:

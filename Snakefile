@@ -55,7 +55,7 @@ ALONE = 1 if STUDY.rehearses else 256
 RESULTS = STUDY.results
 KIND = "gpu" if any(p.device == "cuda" for p in STUDY.platforms.values()) else "cpu"
 ENVIRONMENT = str(Path(workflow.basedir) / f"envs/{KIND}.yaml")
-STUDY_HASH = digest(Path(STUDY.file).read_text())
+STUDY_HASH = digest(Path(STUDY.file).read_text(encoding="utf-8"))
 
 # Jobs run in the environment that runs Snakemake, on whatever PATH they are started.
 shell.prefix(

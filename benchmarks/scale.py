@@ -34,13 +34,13 @@ SHAPES = {
 
 def write_study(home: Path, replicates: int, workloads: int, **grid) -> int:
     """A study with a model that is never loaded; the number of its measuring jobs."""
-    study = yaml.safe_load((ROOT / "config/small.yaml").read_text())
+    study = yaml.safe_load((ROOT / "config/small.yaml").read_text(encoding="utf-8"))
     (home / "model").mkdir()
-    (home / "model/config.json").write_text("{}")
+    (home / "model/config.json").write_text("{}", encoding="utf-8")
     study |= {"model": {"name": "none", "source": "directory", "path": "model"}, **grid}
     study |= {"name": "scale", "replicates": replicates}
     study["workloads"] = dict(list(study["workloads"].items())[:workloads])
-    (home / "study.yaml").write_text(yaml.safe_dump(study))
+    (home / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
         (home / name).symlink_to(ROOT / name)
     return 2 * replicates + 4
@@ -52,16 +52,16 @@ def run(home: Path, *arguments: str, until=None) -> tuple[float, float]:
     command += ["--config", f"cluster={ROOT}/tests/cluster/cluster.yaml", "--nolock"]
     command += [*arguments, "--configfile", "study.yaml"]
     began = time.monotonic()
-    with (home / "log").open("w") as log:
+    with (home / "log").open("w", encoding="utf-8") as log:
         job = subprocess.Popen(command, cwd=home, stdout=log, stderr=log)
     while until and not until():
-        assert job.poll() is None, (home / "log").read_text()[-2000:]
+        assert job.poll() is None, (home / "log").read_text(encoding="utf-8")[-2000:]
         time.sleep(0.2)
     took = time.monotonic() - began
     if until:
         job.kill()
     _, status, usage = os.wait4(job.pid, 0)
-    assert until or status == 0, (home / "log").read_text()[-2000:]
+    assert until or status == 0, (home / "log").read_text(encoding="utf-8")[-2000:]
     return took if until else time.monotonic() - began, usage.ru_maxrss / 1024
 
 

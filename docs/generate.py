@@ -17,7 +17,7 @@ def configuration() -> str:
         "Examples are in `config/` and `config/clusters/`."
     ]
     for name, title in FILES.items():
-        schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+        schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
         parts.append(f"## {title}\n{schema['description']}\n\n{_table(schema, schema)}")
         parts += _sections(schema, schema, "")
     return "\n\n".join(parts) + "\n"
@@ -79,4 +79,4 @@ def _name(value: dict) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(configuration())
+    TARGET.write_text(configuration(), encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import SpecamortError
+from .errors import SpecamortError, Unreadable
 
 
 @contextmanager
@@ -34,10 +34,26 @@ def atomic(path: Path, replace: Callable[[Path, Path], None] = os.replace) -> It
         temporary.unlink(missing_ok=True)
 
 
+def read_text(path: Path) -> str:
+    """A text file's content.
+
+    Raises:
+        Unreadable: it is not there, is no file, or the filesystem fails.
+        SpecamortError: it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as e:
+        if isinstance(e, UnicodeDecodeError):
+            raise SpecamortError(f"{path}: is not text in UTF-8 (byte {e.start})") from e
+        why = e.strerror if isinstance(e, OSError) else "no file can have that name"
+        raise Unreadable(f"{path}: cannot be read ({why})") from e
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all; see `atomic`."""
     with atomic(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
 
 
 def run_command(*command: str, timeout_s: float = 30) -> str:
@@ -47,7 +63,14 @@ def run_command(*command: str, timeout_s: float = 30) -> str:
         SpecamortError: it is not here, fails, or does not answer.
     """
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+        run = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            check=True,
+        )
     except FileNotFoundError as e:
         raise SpecamortError(f"{command[0]} is not here; run this on a login node") from e
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:

@@ -169,7 +169,7 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
 
 
 def _data(name: str) -> Any:
-    return yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text())
+    return yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def _provenance(records: list[Record]) -> pd.DataFrame:

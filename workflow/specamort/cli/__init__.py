@@ -79,7 +79,7 @@ def _divert(log: Path):
     """Send this process's and its children's output to `log`; give back the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     terminal = os.fdopen(os.dup(2), "w", buffering=1)
-    with log.open("a") as f:
+    with log.open("a", encoding="utf-8") as f:
         os.dup2(f.fileno(), 1)
         os.dup2(f.fileno(), 2)
     return terminal

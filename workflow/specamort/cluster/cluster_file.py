@@ -112,4 +112,8 @@ def user_setting(key: str) -> str | None:
     if found := os.environ.get(f"SPECAMORT_{key.upper()}"):
         return found
     path = USER_FILE.expanduser()
-    return (yaml.safe_load(path.read_text()) or {}).get(key) if path.is_file() else None
+    return (
+        (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get(key)
+        if path.is_file()
+        else None
+    )

@@ -52,14 +52,16 @@ def rehearse(study: Study, command: list[str], progress=None) -> None:
         SpecamortError: a rule failed (by its own sentence), or another study runs here.
     """
     log = study.results / "rehearsal.log"
-    with _alone(), log.open("w") as output:
+    with _alone(), log.open("w", encoding="utf-8") as output:
         run = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
             _watch(study, run, progress)
         finally:
             _stop(run)
     if run.returncode:
-        raise SpecamortError(_reasons(log.read_text()) or f"the workflow stopped; see {log}")
+        raise SpecamortError(
+            _reasons(log.read_text(encoding="utf-8")) or f"the workflow stopped; see {log}"
+        )
 
 
 def snakemake_command(study: Study, cluster: str | None, arguments: list[str]) -> list[str]:
@@ -117,7 +119,7 @@ def _stop(run: subprocess.Popen) -> None:
 def _alone():
     """The lock of `make study`: one study at a time in a checkout, gone with its holder."""
     Path("results").mkdir(exist_ok=True)
-    with Path("results/.lock").open("w") as lock:
+    with Path("results/.lock").open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:

@@ -25,7 +25,7 @@ def now() -> str:
 def provenance(study: Study, platform: Platform) -> dict:
     """All that a record says of its origin but the times; see the record schema."""
     return {
-        "config_hash": digest(Path(study.file).read_text()),
+        "config_hash": digest(Path(study.file).read_text(encoding="utf-8")),
         "code_version": _code_version(),
         "code_hash": _code_hash(),
         "packages": _packages(),
@@ -50,7 +50,7 @@ def _code_hash() -> str:
     """Of the code that measures, as it runs: other edits, and commits, change no measurement."""
     package = Path(__file__).parent.parent
     files = sorted(p for part in _MEASURING for p in (package / part).rglob("*.py"))
-    return digest([[str(p.relative_to(package)), p.read_text()] for p in files])
+    return digest([[str(p.relative_to(package)), p.read_text(encoding="utf-8")] for p in files])
 
 
 def _torch_cuda() -> str | None:
@@ -77,7 +77,9 @@ def _code_version() -> str:
     here = Path(__file__).parent
     git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        found = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        found = subprocess.run(
+            git, capture_output=True, encoding="utf-8", errors="replace", check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return version("specamort")
     return f"{version('specamort')}+{found}"
@@ -92,7 +94,9 @@ def _cpu() -> dict:
     return {
         "device": {
             "name": cpuinfo.get_cpu_info().get("brand_raw", machine.processor()),
-            "uuid": machine_id.read_text().strip() if machine_id.is_file() else machine.node(),
+            "uuid": machine_id.read_text(encoding="utf-8").strip()
+            if machine_id.is_file()
+            else machine.node(),
         },
         "driver": f"{machine.system()} {machine.release()}",
         "clocks_mhz": {"cpu": frequency.current} if frequency else {},

@@ -45,7 +45,7 @@ class Shape:
 
 
 def read_shape(model: Path) -> Shape:
-    c = json.loads((model / "config.json").read_text())
+    c = json.loads((model / "config.json").read_text(encoding="utf-8"))
     heads = c["num_attention_heads"]
     return Shape(
         hidden=c["hidden_size"],

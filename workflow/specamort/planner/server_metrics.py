@@ -98,7 +98,7 @@ def fetch(url: str) -> str:
 
 def read_file(path: Path, **choice: str | None) -> Counters:
     try:
-        return parse(path.read_text(), str(path), **choice)
+        return parse(path.read_text(encoding="utf-8"), str(path), **choice)
     except (OSError, UnicodeDecodeError) as e:
         raise SpecamortError(f"{path}: cannot be read ({e}); name a saved scrape") from e
 

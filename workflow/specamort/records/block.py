@@ -63,7 +63,7 @@ class Block:
         shutil.rmtree(self._partial)  # a killed write may have left its beginning there
 
     def _still_ours(self) -> None:
-        owner = self._claim.read_text() if self._claim.exists() else "a job that finished it"
+        owner = files.read_text(self._claim) if self._claim.exists() else "a job that finished it"
         if owner != self._owner:
             raise SpecamortError(
                 f"{self._block_dir}: is now measured by {owner.split(',')[0]}; this job stops, "

@@ -38,7 +38,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
     record = {"schema_version": SCHEMA_VERSION, **record}
     _validate(record)
     with atomic(path, _supersede) as temporary:
-        temporary.write_text(json.dumps(record))
+        temporary.write_text(json.dumps(record, allow_nan=False), encoding="utf-8")
 
 
 def _supersede(new: Path, path: Path) -> None:
@@ -89,7 +89,7 @@ def read(path: Path) -> Record:
     """
     again = "move it away and run again to measure it anew"
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise SpecamortError(f"{path}: cannot be read ({e.strerror})") from e
     except ValueError as e:

@@ -68,7 +68,7 @@ def _require_room(study: Study, model: Model) -> None:
     config = model_dir(model) / "config.json"
     if not config.is_file():
         return
-    limit = json.loads(config.read_text()).get("max_position_embeddings")
+    limit = json.loads(config.read_text(encoding="utf-8")).get("max_position_embeddings")
     traced = [c for c in study.trace_cells if c.model == model.name]
     needed = {"tracing.context_tokens": max(study.trace_length(c) for c in traced)}
     if model == study.model:

@@ -13,7 +13,7 @@ SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
 def compiled(schema: str) -> Callable[[object], object]:
     """One of our schemas as a function that raises fastjsonschema's own exception."""
-    text = (SCHEMAS / f"{schema}.schema.json").read_text()
+    text = (SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8")
     check: Callable[[object], object] = fastjsonschema.compile(json.loads(text))
     return check
 

@@ -38,5 +38,7 @@ def text_sha256(name: str) -> str:
 
 @cache
 def _shipped() -> dict[str, dict[str, str]]:
-    shipped: dict[str, dict[str, str]] = yaml.safe_load((TEXTS / "texts.yaml").read_text())
+    shipped: dict[str, dict[str, str]] = yaml.safe_load(
+        (TEXTS / "texts.yaml").read_text(encoding="utf-8")
+    )
     return shipped

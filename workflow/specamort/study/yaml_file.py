@@ -17,7 +17,7 @@ def load_yaml(path: str | Path) -> Any:
         SpecamortError: the file is missing, not YAML, or names something twice.
     """
     try:
-        return yaml.load(Path(path).read_text(), _UniqueKeys)
+        return yaml.load(Path(path).read_text(encoding="utf-8"), _UniqueKeys)
     except OSError as e:
         raise SpecamortError(f"{path}: cannot be read ({e.strerror}); name a file there is") from e
     except yaml.YAMLError as e:

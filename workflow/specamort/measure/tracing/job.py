@@ -167,18 +167,18 @@ def traced_runs(
     for old in output.glob("*.*"):
         old.unlink()
     if study.tracing.tracer == "nsys":
-        files = _under_nsys(study, platform, cells, output)
-        (runs, used), read = json.loads((output / "runs.json").read_text()), nsys.read
+        found = _under_nsys(study, platform, cells, output)
+        (runs, used), read = json.loads(files.read_text(output / "runs.json")), nsys.read
     else:
         runs, used = trace_engine(study, platform, cells, output, start)
-        files, read = sorted(output.glob("*.pt.trace.json.gz")), kineto.read
+        found, read = sorted(output.glob("*.pt.trace.json.gz")), kineto.read
     every = [r for pairs in runs.values() for pair in pairs for r in pair["traced"]]
-    if len(files) != len(every):
+    if len(found) != len(every):
         raise SpecamortError(
-            f"{output}: {len(every)} runs were traced, {len(files)} traces are there; the tracer "
+            f"{output}: {len(every)} runs were traced, {len(found)} traces are there; the tracer "
             "lost some, trace again"
         )
-    for run, file in zip(every, files, strict=True):
+    for run, file in zip(every, found, strict=True):
         run["trace"] = asdict(read(file))
     return runs, used
 
@@ -194,11 +194,12 @@ def _under_nsys(
     for cell in cells:
         program += ["--cell", str(cell)]
     log = output / "nsys.log"
-    with log.open("w") as f:
+    with log.open("w", encoding="utf-8") as f:
         command = nsys.profile_command(output / "nsys", program)
         done = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT)
     if done.returncode:
-        lines = [x for x in log.read_text().splitlines() if x.strip()] or ["it said nothing"]
+        said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = [x for x in said if x.strip()] or ["it said nothing"]
         last = next((x for x in reversed(lines) if x.startswith("specamort:")), lines[-1])
         raise SpecamortError(
             f"nsys or the engine under it ended with {done.returncode}: {last} (details: {log})"

@@ -35,7 +35,7 @@ def read(path: Path) -> Trace:
     """
     try:
         opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt") as f:
+        with opened(path, "rt", encoding="utf-8") as f:
             events = json.load(f)["traceEvents"]
     except (EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as e:
         raise SpecamortError(

@@ -322,12 +322,13 @@ def unit_stage():
     import test_timing
 
     import synthetic
-    from specamort.measure import timing as module
+    from specamort.measure import counter_run, timing
     from specamort.study.study_file import read_study
 
     study = replace(read_study(ROOT / "config/small.yaml"), context_tokens=400)
     source = {}
-    module.provenance = lambda s, p: synthetic.provenance(s, p.name, "gpu-1") | source
+    for module in (timing, counter_run):
+        module.provenance = lambda s, p: synthetic.provenance(s, p.name, "gpu-1") | source
     engine = type("One", (test_timing.Stub,), {"started": [], "fail_at": None})
     return study, engine, source
 

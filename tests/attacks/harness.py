@@ -340,6 +340,7 @@ def main(groups):
     global SHOW
     SHOW = "-v" in sys.argv
     WORDS[:] = [a for a in sys.argv[1:] if a != "-v"]
+    groups = {n: f for n, f in groups.items() if n in WORDS} or groups
     stage()
     broken = []
     try:

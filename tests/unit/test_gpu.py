@@ -19,10 +19,15 @@ class NotSupported(NVMLError):
     pass
 
 
+class NoPermission(NVMLError):
+    pass
+
+
 def fake(**changed):
     one = {
         "NVMLError": NVMLError,
         "NVMLError_NotSupported": NotSupported,
+        "NVMLError_NoPermission": NoPermission,
         "NVML_CLOCK_SM": 1,
         "NVML_CLOCK_MEM": 2,
         "NVML_TEMPERATURE_GPU": 0,
@@ -33,7 +38,6 @@ def fake(**changed):
         "nvmlInit": lambda: None,
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetHandleByIndex": lambda i: f"gpu{i}",
-        "nvmlDeviceGetHandleByUUID": lambda u: u,
         "nvmlDeviceGetName": lambda g: "NVIDIA H100 80GB HBM3",
         "nvmlDeviceGetUUID": lambda g: "GPU-1234",
         "nvmlSystemGetDriverVersion": lambda: "560.1",
@@ -50,6 +54,7 @@ def fake(**changed):
 
 @pytest.fixture
 def nvml(monkeypatch):
+    monkeypatch.setattr(gpu, "_PATIENCE_S", 0.1)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def install(**changed):
@@ -101,15 +106,90 @@ def test_a_gpu_without_mig(nvml):
     assert gpu.inspect("h100")["device"]["uuid"] == "GPU-1234"
 
 
-def test_the_visible_device_is_the_one_asked(nvml, monkeypatch):
-    nvml(nvmlDeviceGetCount=lambda: 8, nvmlDeviceGetUUID=lambda g: g)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+UUIDS = [f"GPU-{i}{i}{i}{i}-abcd" for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        ("3", 3),
+        (" 3 ", 3),
+        ("GPU-2222-abcd", 2),
+        ("GPU-2", 2),
+        ("gpu-2", 2),
+        ("5,-1,6", 5),  # CUDA ends the list at the first that is none
+        ("0,1", "sees 2 GPUs"),
+        ("GPU-", "sees 0 GPUs"),
+        ("", "sees 0 GPUs"),
+        ("-1", "sees 0 GPUs"),
+        ("NoDevFiles", "sees 0 GPUs"),
+        ("8", "names 8, which NVML does not show"),
+        ("GPU-9", "names GPU-9, which NVML does not show"),
+        ("MIG-GPU-2222-abcd/1/0", "MIG slice"),
+        ("MIG-3fae", "MIG slice"),
+    ],
+)
+def test_visible_devices_in_every_form_that_cuda_takes(nvml, monkeypatch, visible, seen):
+    nvml(
+        nvmlDeviceGetCount=lambda: 8,
+        nvmlDeviceGetHandleByIndex=lambda i: i,
+        nvmlDeviceGetUUID=lambda g: UUIDS[g],
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if isinstance(seen, int):
+        assert gpu.inspect("H100")["device"]["uuid"] == UUIDS[seen]
+    else:
+        with pytest.raises(SpecamortError, match=seen):
+            gpu.inspect("H100")
+
+
+def test_a_device_that_the_jobs_cgroup_hides_is_not_seen(nvml, monkeypatch):
+    def by_index(i):
+        if i != 3:
+            raise NoPermission
+        return "gpu3"
+
+    nvml(
+        nvmlDeviceGetCount=lambda: 8,
+        nvmlDeviceGetHandleByIndex=by_index,
+        nvmlDeviceGetUUID=lambda g: g,
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert gpu.inspect("H100")["device"]["uuid"] == "gpu3"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-abc")
-    assert gpu.inspect("H100")["device"]["uuid"] == "GPU-abc"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(SpecamortError, match="sees 2 GPUs"):
-        gpu.inspect("H100")
+
+
+def test_a_process_that_is_ending_is_waited_for(nvml, monkeypatch):
+    there = [SimpleNamespace(pid=2**22 + 1)]
+    monkeypatch.setattr(gpu.time, "sleep", lambda s: there.clear())
+    nvml(nvmlDeviceGetComputeRunningProcesses=lambda g: list(there))
+    assert gpu.inspect("H100")["other_processes"] == []
+
+
+SXM, PCIE, NVL = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"
+A100, A100_PCIE = "NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE-40GB"
+
+
+@pytest.mark.parametrize(
+    ("expected", "taken", "refused"),
+    [
+        ("H100", [SXM, PCIE, NVL], ["NVIDIA H200", "NVIDIA GH200 480GB", "NVIDIA H800"]),
+        ("h200", ["NVIDIA H200", "NVIDIA H200 NVL"], ["NVIDIA GH200 480GB", SXM]),
+        ("A10", ["NVIDIA A10"], [A100, A100_PCIE, "NVIDIA A10G"]),
+        ("L40", ["NVIDIA L40"], ["NVIDIA L40S"]),
+        ("H100 SXM5", [SXM], [PCIE, NVL]),
+        ("H100 PCIe", [PCIE], [SXM, NVL]),
+        ("H200 NVL", ["NVIDIA H200 NVL"], ["NVIDIA H200"]),
+        ("A100 SXM", [A100], [A100_PCIE]),
+        ("A100 PCIe", [A100_PCIE, "NVIDIA A100 80GB PCIe"], [A100]),
+        ("A100 SXM5", [], [A100]),
+        ("A100 80GB", [A100], [A100_PCIE]),
+        ("L40S PCIe", ["NVIDIA L40S"], []),
+        (SXM, [SXM], [PCIE, NVL]),
+        (" ", [], [SXM]),
+    ],
+)
+def test_a_gpu_is_known_by_the_words_of_its_name(expected, taken, refused):
+    assert [n for n in taken + refused if gpu.is_of(n, expected)] == taken
 
 
 def test_a_reading_and_a_gpu_that_does_not_count(nvml):

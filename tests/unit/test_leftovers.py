@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -7,39 +9,105 @@ psutil = pytest.importorskip("psutil")
 
 from specamort.measure import leftovers  # noqa: E402
 
-# A process that writes to the log and sleeps; `parent` starts one and is killed or waits.
-CHILD = "import sys, time; f = open(sys.argv[1], 'a'); print('up', flush=True); time.sleep(60)"
-PARENT = (
-    "import subprocess, sys, time\n"
-    "c = subprocess.Popen([sys.executable, '-c', *sys.argv[1:3]], stdout=subprocess.PIPE)\n"
-    "c.stdout.readline(); print(c.pid, flush=True); time.sleep(60)"
-)
+# Starts a process that tells its pid and sleeps, and waits; marked, it is a job and its engine.
+JOB = """
+import subprocess, sys, time
+from specamort.measure import leftovers
+leftovers._MARK = sys.argv[3]
+if sys.argv[1] == "marked":
+    leftovers.mark()
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+detached = sys.argv[2] == "detached"
+subprocess.Popen([sys.executable, "-c", child], start_new_session=detached)
+time.sleep(60)
+"""
 
 
-def job(log):
-    """A stand-in for a measuring job and its engine: (job, engine's pid)."""
-    command = [sys.executable, "-c", PARENT, CHILD, str(log), "--study", "s", "--log", "l"]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE)
-    return parent, int(parent.stdout.readline())
+@pytest.fixture(autouse=True)
+def name(monkeypatch):
+    """A mark of this test's own: others run beside it."""
+    monkeypatch.setattr(leftovers, "_MARK", f"SPECAMORT_TEST_{os.getpid()}")
+    return leftovers._MARK
 
 
-def test_only_what_a_killed_job_left_is_ended(tmp_path):
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    alive, its_engine = job(logs / "alive.log")
-    killed, left_behind = job(logs / "killed.log")
-    elsewhere, stranger = job(tmp_path / "other.log")
-    reader = subprocess.Popen(["tail", "-F", str(logs / "killed.log")])
+@pytest.fixture
+def start(name):
+    """Start a stand-in for a job: (job, pid of its engine)."""
+    pids = []
+
+    def start(marked="marked", how="attached", **env):
+        command = [sys.executable, "-c", JOB, marked, how, name]
+        job = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | env)
+        pids.extend([job.pid, int(job.stdout.readline())])
+        return job, pids[-1]
+
+    yield start
+    for pid in filter(psutil.pid_exists, pids):
+        psutil.Process(pid).kill()
+
+
+def running(pid):
     try:
-        for parent in (killed, elsewhere):
-            parent.kill()
-            parent.wait()
-        assert leftovers.sweep(logs) == [left_behind]
-        assert psutil.pid_exists(its_engine) and psutil.pid_exists(stranger)
-        assert reader.poll() is None
-    finally:
-        reader.kill()
-        alive.kill()
-        for pid in (its_engine, left_behind, stranger):
-            if psutil.pid_exists(pid):
-                psutil.Process(pid).kill()
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_only_what_a_killed_job_left_is_ended(start, tmp_path):
+    _, engine = start()
+    _, helper = start(how="detached")
+    killed, left_behind = start(how="detached")
+    unburied, left_too = start()
+    stranger_parent, stranger = start("unmarked")
+    for parent in (killed, unburied, stranger_parent):
+        parent.kill()
+    killed.wait(), stranger_parent.wait()
+    while running(unburied.pid):
+        time.sleep(0.01)
+    assert sorted(leftovers.sweep()) == sorted([left_behind, left_too])
+    assert not running(left_behind) and not running(left_too)
+    assert running(engine) and running(helper) and running(stranger)
+
+
+def test_neither_a_job_nor_what_started_it_is_swept(start, name):
+    """What a killed job left may have started the job that sweeps."""
+    killed, _ = start()
+    killed.kill()
+    killed.wait()
+    dead = f"local {killed.pid} 1 {os.readlink('/proc/self/ns/pid')}"
+    sweeper = (
+        "from specamort.measure import leftovers; "
+        f"leftovers._MARK = {name!r}; print(leftovers.sweep())"
+    )
+    command = f'"{sys.executable}" -c "{sweeper}"; echo $?'
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=os.environ | {name: dead},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stdout.endswith("0\n")
+
+
+@pytest.mark.parametrize("mark", ["", "1", "local x y z", "local 1 1 pid:[1]", "a b c d e"])
+def test_a_mark_that_is_not_ours_says_nothing(start, name, mark):
+    """Damaged, or of another container, whose pids are its own."""
+    _, child = start("unmarked", **{name: mark})
+    assert leftovers.sweep() == [] and running(child)
+
+
+def test_another_users_processes_are_left_alone(start, monkeypatch):
+    killed, left_behind = start()
+    killed.kill()
+    killed.wait()
+    monkeypatch.setattr(leftovers.os, "getuid", lambda: os.geteuid() + 1)
+    assert leftovers.sweep() == [] and running(left_behind)
+
+
+def test_what_does_not_end_is_a_sentence(start, monkeypatch):
+    killed, left_behind = start()
+    killed.kill()
+    killed.wait()
+    monkeypatch.setattr(psutil.Process, "kill", lambda self: None)
+    with pytest.raises(leftovers.SpecamortError, match=f"process {left_behind}.*does not end"):
+        leftovers.sweep(timeout_s=0.1)

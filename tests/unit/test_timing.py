@@ -116,7 +116,7 @@ def test_what_was_finished_survives_a_failure(study, tmp_path, engine):
         block(study, tmp_path, engine)
     kept = list(tmp_path.rglob("partial/*.json"))
     assert len(kept) == 1
-    (kept[0].parent / ".half-written.json.123").write_text('{"schema')
+    (kept[0].parent / f".{kept[0].name}.123.tmp").write_text('{"schema')
     ran_before = len(engine.started)
     engine.fail_at = None
     records = block(study, tmp_path, engine)
@@ -159,7 +159,7 @@ def test_an_earlier_job_that_is_still_alive_stops(study, tmp_path, engine):
     assert not list(tmp_path.rglob("superseded"))
 
 
-def test_one_of_two_records_of_a_cell_is_set_aside(study, tmp_path, engine):
+def test_a_second_record_of_a_cell_is_set_aside_and_never_deleted(study, tmp_path, engine):
     block(study, tmp_path, engine)
     home = layout.folder(tmp_path, "measure", study.calibration.name, 0)
     name, other = f"{study.cells[0]}.json", f"{study.cells[1]}.json"
@@ -171,7 +171,7 @@ def test_one_of_two_records_of_a_cell_is_set_aside(study, tmp_path, engine):
     engine.started.clear()
     block(study, tmp_path, engine)
     assert engine.started == []
-    assert len(list(tmp_path.rglob("superseded/**/*.json"))) == 1
+    assert len(list(tmp_path.rglob("superseded/**/*.json"))) == 2
 
 
 def test_block_on_another_device_starts_anew(study, tmp_path, engine, device):

@@ -1,9 +1,15 @@
 """Files written whole or not at all, and the one way to run another program."""
 
+import errno
+import fcntl
 import os
+import signal
 import subprocess
+import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import SpecamortError, Unreadable
@@ -13,25 +19,53 @@ from .errors import SpecamortError, Unreadable
 def atomic(path: Path, replace: Callable[[Path, Path], None] = os.replace) -> Iterator[Path]:
     """A temporary file that takes the place of `path` when the block ends well.
 
-    A reader sees all of a file or none, whatever kills the writer.
+    A reader sees all of a file or none, whatever kills the writer. What a killed writer leaves is
+    one of `temporaries`.
 
     Raises:
         SpecamortError: the disk refuses; nothing is left at `path` that was not there before.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    # unique among nodes: process ids are not
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         with temporary.open("rb") as f:
             os.fsync(f.fileno())
         replace(temporary, path)
     except OSError as e:
         raise SpecamortError(
-            f"{path}: cannot be written ({e.strerror}); free space there and run again, "
-            "what is already measured stays"
+            f"{path}: cannot be written ({e.strerror}); free space or give yourself the right to "
+            "write there and run again, what is already measured stays"
         ) from e
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def temporaries(directory: Path) -> list[Path]:
+    """What writers that were killed, or are at work, have begun to write there."""
+    return sorted(directory.glob(".*.tmp"))
+
+
+@contextmanager
+def locked(path: Path, patience_s: float = 60) -> Iterator[None]:
+    """Hold a lock among processes, on other nodes too where the filesystem knows locks.
+
+    Goes on without where it does not, and when the holder (a node that is gone) does not let go.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as f:
+        end = time.monotonic() + patience_s
+        while time.monotonic() < end:
+            try:
+                fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if e.errno not in (errno.EACCES, errno.EAGAIN):
+                    break
+                time.sleep(0.01)
+        yield
 
 
 def read_text(path: Path) -> str:
@@ -62,18 +96,32 @@ def run_command(*command: str, timeout_s: float = 30) -> str:
     Raises:
         SpecamortError: it is not here, fails, or does not answer.
     """
-    try:
-        run = subprocess.run(
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout_s,
-            check=True,
-        )
-    except FileNotFoundError as e:
-        raise SpecamortError(f"{command[0]} is not here; run this on a login node") from e
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
-        text = (e.stderr or f"no answer in {timeout_s} s").strip().splitlines()[-1:]
-        raise SpecamortError(f"{command[0]} fails: {''.join(text)}") from e
-    return run.stdout
+    # files, not pipes: what a command leaves behind may hold a pipe open for ever
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
+        try:
+            # a session of its own, so that what it starts ends with it
+            run = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=complaint,
+                start_new_session=True,
+            )
+        except OSError as e:
+            raise SpecamortError(f"{command[0]} is not here; run this on a login node") from e
+        why = []
+        try:
+            run.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            why = [f"no answer in {timeout_s:g} s"]
+        finally:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait()
+        said.seek(0)
+        complaint.seek(0)
+        if run.returncode:
+            lines = complaint.read().decode(errors="replace").strip().splitlines()
+            why += lines[-1:] or ([] if why else [f"status {run.returncode}"])
+            raise SpecamortError(f"{command[0]} fails: {'; '.join(why)}")
+        return said.read().decode(errors="replace")

@@ -1,5 +1,6 @@
 """The measuring jobs, as the workflow's rules run them."""
 
+import re
 from pathlib import Path
 
 from ..errors import SpecamortError
@@ -21,20 +22,23 @@ def add(command) -> None:
     under = command("trace-engine", _trace_engine, "the part of trace under nsys", platform=True)
     under.add_argument("--output", type=Path, required=True)
     under.add_argument("--cell", action="append", required=True)
-    under.add_argument("--tokens", required=True, help="output lengths of a pair, as SHORT,LONG")
-    under.add_argument("--pairs", type=int, required=True)
+    under.add_argument(
+        "--tokens", help="output lengths of a pair, as SHORT,LONG, if not the study's"
+    )
+    under.add_argument("--pairs", type=int, help="if not the study's")
     command("microbench", _microbench, "standalone kernel times for the roofline", platform=True)
 
 
 def _job(args, terminal):
     """What every measuring command needs: study, platform, model directory, results."""
-    from ..measure.leftovers import sweep
+    from ..measure import leftovers
     from ..measure.self_check import ensure
     from ..study.model_files import model_dir
 
     study = read_study(args.study)
     platform = study.platform(args.platform)
-    if killed := sweep((study.results / "logs").resolve()):
+    leftovers.mark()
+    if killed := leftovers.sweep():
         print(f"specamort: ended {len(killed)} processes of a killed job", file=terminal)
     job = study, platform, model_dir(study.model), study.results
     if platform.name in study.self_checked:
@@ -74,7 +78,7 @@ def _counter_run(args, terminal) -> None:
 def _reading_cost(args, terminal) -> None:
     from ..measure.reading_cost import reading_cost
 
-    reading_cost(*_job(args, terminal))
+    reading_cost(*_job(args, terminal), progress=terminal)
 
 
 def _trace(args, terminal) -> None:
@@ -89,16 +93,24 @@ def _trace_engine(args, terminal) -> None:
 
     from ..measure.tracing.job import write_runs
 
-    try:
-        lengths = tuple(map(int, args.tokens.split(",")))
-    except ValueError as e:
-        raise SpecamortError(f"--tokens {args.tokens}: write it as 1,512") from e
     study = read_study(args.study)
-    study = replace(study, tracing=replace(study.tracing, tokens=lengths, pairs=args.pairs))
-    write_runs(study, study.platform(args.platform), args.cell, args.output)
+    platform, known = study.platform(args.platform), {str(c): c for c in study.trace_cells}
+    if unknown := [c for c in args.cell if c not in known]:
+        raise SpecamortError(f"--cell {unknown[0]}: {study.file} traces {', '.join(known)}")
+    changed = {}
+    if args.tokens is not None:
+        if not re.fullmatch(r"\d{1,6},\d{1,6}", args.tokens):
+            raise SpecamortError(f"--tokens {args.tokens}: write it as 1,512")
+        changed["tokens"] = tuple(map(int, args.tokens.split(",")))
+    if args.pairs is not None:
+        if args.pairs < 1:
+            raise SpecamortError(f"--pairs {args.pairs}: at least 1")
+        changed["pairs"] = args.pairs
+    study = replace(study, tracing=replace(study.tracing, **changed))
+    write_runs(study, platform, [known[c] for c in args.cell], args.output)
 
 
 def _microbench(args, terminal) -> None:
     from ..measure.microbench import microbench
 
-    microbench(*_job(args, terminal))
+    microbench(*_job(args, terminal), progress=terminal)

@@ -1,8 +1,10 @@
 """What the GPU is and how it does, through NVML; a job on the wrong one refuses to measure."""
 
 import os
+import re
 import time
 from contextlib import contextmanager
+from itertools import takewhile
 
 from ..errors import SpecamortError
 
@@ -11,7 +13,7 @@ def inspect(expected: str) -> dict:
     """Identity and state of the job's one GPU.
 
     Args:
-        expected: what the device's name must contain, as `gpu` in a study file.
+        expected: `gpu` in a study file; see `is_of`.
 
     Returns:
         `device` (name, uuid), `driver`, `driver_cuda` (the newest CUDA it serves, 100 major +
@@ -24,18 +26,18 @@ def inspect(expected: str) -> dict:
 
     with _nvml(nvml):
         gpu = _the_only(nvml)
-        name, uuid = nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetUUID(gpu)
-        if expected.lower() not in name.lower():
+        name, uuid = nvml.nvmlDeviceGetName(gpu), _uuid(nvml, gpu)
+        if not is_of(name, expected):
             raise SpecamortError(
                 f"this platform is {expected}, but the job found {name} ({uuid}); check the "
                 "partition and gres in the cluster file"
             )
-        if _mig(nvml, gpu):
+        if "mig" in _words(name) or _mig(nvml, gpu):
             raise SpecamortError(
                 f"{name} ({uuid}) is partitioned (MIG); a slice is not the device of the study, "
                 "ask for a whole one"
             )
-        now = _reading(nvml, gpu)
+        now = _quiet(nvml, gpu)
         if now["other_processes"]:
             raise SpecamortError(
                 f"{name} ({uuid}) is in use by processes {now['other_processes']}; ask for an "
@@ -48,6 +50,43 @@ def inspect(expected: str) -> dict:
             "driver_cuda": nvml.nvmlSystemGetCudaDriverVersion_v2() // 10,
             **now,
         }
+
+
+_PATIENCE_S = 10
+
+# NVIDIA's names of the same chip on other boards, which have other clocks and memory
+_BOARDS = ("sxm", "pcie", "nvl")
+
+
+def is_of(name: str, expected: str) -> bool:
+    """Whether the device `name`, as NVML tells it, is the `expected` one.
+
+    Every word of `expected` is one of the name's: H200 is not GH200, and A10 not A100. A board
+    (SXM, PCIe, NVL) is held only where it is asked for.
+    """
+    words, wanted = _words(name), _words(expected)
+    board = {w for w in wanted if _board(w)}
+    if board and _board_of(words) not in {_board(w) for w in board}:
+        return False
+    versions = {w for w in words if _board(w) and w not in _BOARDS}
+    if any(w not in _BOARDS and versions and w not in versions for w in board):
+        return False
+    return bool(wanted) and wanted - board <= words
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", name.lower()))
+
+
+def _board(word: str) -> str | None:
+    """The board that a word names: sxm for SXM, SXM4 and SXM5."""
+    return next((b for b in _BOARDS if re.fullmatch(rf"{b}\d*", word)), None)
+
+
+def _board_of(words: set[str]) -> str:
+    """A name without a board is an SXM module's from Hopper on, else a PCIe card's."""
+    named = next(filter(None, map(_board, sorted(words))), None)
+    return named or ("sxm" if any(re.fullmatch(r"[hb]\d{2,3}", w) for w in words) else "pcie")
 
 
 def driver_too_old(source: dict) -> str | None:
@@ -117,16 +156,55 @@ def _nvml(nvml):
 
 def _the_only(nvml):
     """The device CUDA sees: the only one visible, by CUDA_VISIBLE_DEVICES where that is set."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # an index is the same to both
+    handles = []
+    for i in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(i))
+        except nvml.NVMLError_NoPermission:  # counted, but another job's
+            continue
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [v for v in visible.split(",") if v] if visible is not None else None
-    count = nvml.nvmlDeviceGetCount() if names is None else len(names)
-    if count != 1:
-        raise SpecamortError(f"the job sees {count} GPUs; a block measures one, ask for one")
-    if names and not names[0].isdigit():
-        return nvml.nvmlDeviceGetHandleByUUID(names[0])
+    if visible is not None:
+        handles = [g for name in _listed(visible) for g in _named(nvml, handles, name)]
+    if len(handles) != 1:
+        raise SpecamortError(
+            f"the job sees {len(handles)} GPUs"
+            + ("" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})")
+            + "; a block measures one, ask for one"
+        )
+    return handles[0]
+
+
+def _listed(visible: str) -> list[str]:
+    """The devices in CUDA_VISIBLE_DEVICES; CUDA ends the list at the first that is none."""
+    names = [v.strip() for v in visible.split(",")]
+    return list(takewhile(lambda v: re.fullmatch(r"\d+|(GPU|MIG)-\S+", v, re.I), names))
+
+
+def _named(nvml, handles: list, name: str) -> list:
+    """The devices by an index, a UUID, or a UUID's beginning."""
+    if name.upper().startswith("MIG"):
+        raise SpecamortError(
+            f"CUDA_VISIBLE_DEVICES is {name}, a MIG slice; a slice is not the device of the study, "
+            "ask for a whole one"
+        )
+    if not name.isdigit():
+        found = [g for g in handles if _uuid(nvml, g).lower().startswith(name.lower())]
+        return found or _missing(name)
     # cgroups hide the others from NVML too, and then the index counts what is left
-    index = int(names[0]) if names and nvml.nvmlDeviceGetCount() > 1 else 0
-    return nvml.nvmlDeviceGetHandleByIndex(index)
+    index = int(name) if len(handles) > 1 else 0
+    return [handles[index]] if index < len(handles) else _missing(name)
+
+
+def _missing(name: str):
+    raise SpecamortError(
+        f"CUDA_VISIBLE_DEVICES names {name}, which NVML does not show here; ask for a GPU again"
+    )
+
+
+def _uuid(nvml, gpu) -> str:
+    uuid = nvml.nvmlDeviceGetUUID(gpu)
+    return uuid.decode() if isinstance(uuid, bytes) else uuid
 
 
 def _mig(nvml, gpu) -> bool:
@@ -134,6 +212,14 @@ def _mig(nvml, gpu) -> bool:
         return nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE
     except nvml.NVMLError_NotSupported:
         return False
+
+
+def _quiet(nvml, gpu) -> dict:
+    """A reading, once the device is rid of processes that have just been ended."""
+    end = time.monotonic() + _PATIENCE_S
+    while (now := _reading(nvml, gpu))["other_processes"] and time.monotonic() < end:
+        time.sleep(0.5)
+    return now
 
 
 def _strangers(nvml, gpu) -> list[int]:

@@ -9,19 +9,30 @@ from pathlib import Path
 
 from ..model.roofline import Shape, gemm_cost, read_shape
 from ..records import record
+from ..records.block import Block
+from ..records.types import Source
 from ..study import layout
 from ..study.grid import Platform, Study
-from ..study.settings import digest
+from ..study.settings import Settings, digest
 from .provenance import now, provenance, state
 
 _STREAM_BYTES = 256 * 2**20  # well past any last-level cache
 _TIMED = 15
 
 
-def microbench(study: Study, platform: Platform, model: Path, results: Path) -> None:
-    """Measure one platform's kernels at the row counts of the study's grid; write the record."""
-    source = provenance(study, platform) | {"started": now()}
-    before = state(platform)
+def microbench(study: Study, platform: Platform, model: Path, results: Path, progress=None) -> None:
+    """Measure one platform's kernels at the row counts of the study's grid, if not yet measured."""
+    folder = layout.folder(results, "microbench", platform.name)
+    wanted = {"kernels": study.microbench_settings(platform.name)}
+    with Block(folder, wanted, provenance(study, platform), progress) as block:
+        for name in block.missing:
+            block.write(name, _record(study, platform, model, block.source, wanted[name]))
+
+
+def _record(
+    study: Study, platform: Platform, model: Path, source: Source, settings: Settings
+) -> dict:
+    started, before = now(), state(platform)
     if platform.device == "cpu" and not study.rehearses:  # as the engine binds its worker
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-platform.threads :])
     rows = {n * (g + 1) for n in study.batches for g in study.gammas}
@@ -33,19 +44,11 @@ def microbench(study: Study, platform: Platform, model: Path, results: Path) -> 
         gammas=list(study.gammas),
         rows=sorted({1, 2, 4, 8, 16} | rows),
     )
-    record.write(
-        layout.folder(results, "microbench", platform.name) / "kernels.json",
-        record.envelope(
-            study,
-            "microbenchmark",
-            study.microbench_settings(platform.name),
-            source | {"finished": now()},
-        )
-        | {
-            "device_state": {"before": before, "after": state(platform)},
-            "microbenchmark": {**measured, "hash": digest(measured)},
-        },
-    )
+    times = {"started": started, "finished": now()}
+    return record.envelope(study, "microbenchmark", settings, source | times) | {
+        "device_state": {"before": before, "after": state(platform)},
+        "microbenchmark": {**measured, "hash": digest(measured)},
+    }
 
 
 def measure_kernels(

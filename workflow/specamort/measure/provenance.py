@@ -1,13 +1,16 @@
 """Where a record comes from: code, engine, device, host and job."""
 
+import hmac
 import os
 import platform as machine
 import subprocess
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import distributions, version
 from pathlib import Path
 
+from .. import files
 from ..errors import SpecamortError
 from ..records.software import versions
 from ..study import tracer
@@ -18,8 +21,13 @@ from . import gpu
 _MEASURING = ("study", "records", "model", "measure")
 
 
+_BEGAN = datetime.now(UTC), time.monotonic()
+
+
 def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """The time, which does not step back in a job when its machine's clock does."""
+    at, then = _BEGAN
+    return (at + timedelta(seconds=time.monotonic() - then)).isoformat(timespec="seconds")
 
 
 def provenance(study: Study, platform: Platform) -> dict:
@@ -33,7 +41,7 @@ def provenance(study: Study, platform: Platform) -> dict:
         **versions(),
         "cuda": _torch_cuda(),
         "python": machine.python_version(),
-        "host": machine.node(),
+        "host": _anonymous(machine.node()),
         "job_id": os.environ.get("SLURM_JOB_ID"),
         "job_started": now(),
         **(_cpu() if platform.device == "cpu" else gpu.inspect(platform.gpu)),
@@ -85,18 +93,30 @@ def _code_version() -> str:
     return f"{version('specamort')}+{found}"
 
 
+def _machine_id() -> str:
+    try:
+        return files.read_text(Path("/etc/machine-id")).strip()
+    except SpecamortError:
+        return ""
+
+
+def _anonymous(name: str) -> str:
+    """A name that is the same in every record of a machine, and tells nobody which machine it is.
+
+    Keyed, since names of hosts can be guessed; machine-id(5) asks for the same.
+    """
+    return hmac.new(_machine_id().encode(), name.encode(), "sha256").hexdigest()[:16]
+
+
 def _cpu() -> dict:
     import cpuinfo
     import psutil
 
-    machine_id = Path("/etc/machine-id")
     frequency = psutil.cpu_freq()
     return {
         "device": {
             "name": cpuinfo.get_cpu_info().get("brand_raw", machine.processor()),
-            "uuid": machine_id.read_text(encoding="utf-8").strip()
-            if machine_id.is_file()
-            else machine.node(),
+            "uuid": _anonymous(_machine_id() or machine.node()),
         },
         "driver": f"{machine.system()} {machine.release()}",
         "clocks_mhz": {"cpu": frequency.current} if frequency else {},

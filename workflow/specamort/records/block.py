@@ -1,12 +1,13 @@
 """A block: records that must come from one device and one software, kept until it is whole."""
 
-import shutil
+import platform
 import uuid
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from .. import files
-from ..errors import SpecamortError
+from ..errors import SpecamortError, Unreadable
 from ..study.grid import Cell, TraceCell
 from ..study.settings import Settings, digest
 from . import record
@@ -20,7 +21,8 @@ class Block:
     While a block is not whole its records wait in `partial/`: the workflow never sees half a
     block, and a killed job loses only the cell under way. The latest job to open a block owns
     it; an earlier one that is still alive (requeued by SLURM while its node did not answer, or
-    submitted by a controller that is gone) finds that out before it writes, and stops.
+    submitted by a controller that is gone) finds that out before it writes, and stops. They move
+    files one at a time, by name, and none over another: no record is lost.
 
     Args:
         wanted: settings of every cell; a record with others is set aside.
@@ -36,39 +38,74 @@ class Block:
     ):
         self._block_dir, self._partial = block_dir, block_dir / "partial"
         self._claim = self._partial / "claim"
+        self._wanted = {c: digest(s) for c, s in wanted.items()}
+        self._progress = progress
         self.source = source
-        kept, moved = _keep(block_dir, {c: digest(s) for c, s in wanted.items()}, source)
-        for path, why in moved:
-            print(f"specamort: {path}: {why}; kept in raw/superseded", file=progress)
-        self.kept = list(kept.values())
-        self.missing = [c for c in wanted if c not in kept]
+        self.kept: list[Record] = []
+        self.missing: list[Any] = []
 
     def __enter__(self) -> "Block":
-        self._owner = f"job {self.source['job_id']} on {self.source['host']}, {uuid.uuid4().hex}"
-        files.write_text(self._claim, self._owner)
-        for path in self._block_dir.glob("*-g*.json"):
-            path.replace(self._partial / path.name)
+        """Raises SpecamortError where a record is there and cannot be read; nothing is moved."""
+        self._owner = f"job {self.source['job_id']} on {platform.node()}, {uuid.uuid4().hex}"
+        with self._alone():
+            files.write_text(self._claim, self._owner)
+            kept, moved = _keep(self._block_dir, self._wanted, self.source)
+            self.missing = [c for c in self._wanted if c not in kept]
+            if self.missing:
+                # Snakemake deletes what a job that fails has in its place
+                self._move(self._block_dir, self._partial)
+        for path, why in moved:
+            print(f"specamort: {path}: {why}; kept in raw/superseded", file=self._progress)
+        self.kept = list(kept.values())
         return self
 
-    def write(self, cell: Cell | TraceCell, content: dict[str, Any]) -> None:
-        self._still_ours()
-        record.write(self._partial / f"{cell}.json", content)
+    def write(self, cell: Cell | TraceCell | str, content: dict[str, Any]) -> None:
+        with self._alone():
+            if self._owner_now() != self._owner:
+                raise self._taken()
+            record.write(self._partial / f"{cell}.json", content)
 
     def __exit__(self, failed: object, *_: object) -> None:
         if failed:
             return
-        self._still_ours()
-        for path in self._partial.glob("*-g*.json"):
-            path.replace(self._block_dir / path.name)
-        shutil.rmtree(self._partial)  # a killed write may have left its beginning there
+        with self._alone():
+            self._finish()
 
-    def _still_ours(self) -> None:
-        owner = files.read_text(self._claim) if self._claim.exists() else "a job that finished it"
-        if owner != self._owner:
-            raise SpecamortError(
-                f"{self._block_dir}: is now measured by {owner.split(',')[0]}; this job stops, "
-                "what it measured is kept"
-            )
+    def _finish(self) -> None:
+        if self._owner_now() != self._owner:
+            if all((self._block_dir / f"{c}.json").exists() for c in self._wanted):
+                return  # the other finished it
+            raise self._taken()
+        self._move(self._partial, self._block_dir)
+        # by name, and the directory only if it is empty: what else is there is another's
+        for path in (self._claim, *files.temporaries(self._partial)):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._partial.rmdir()
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return files.locked(self._block_dir / ".lock")
+
+    def _move(self, source: Path, target: Path) -> None:
+        for cell in self._wanted:
+            name = f"{cell}.json"
+            with suppress(FileNotFoundError):  # there is none, or the other job was faster
+                record.move(source / name, target / name)
+
+    def _owner_now(self) -> str | None:
+        try:
+            return files.read_text(self._claim)
+        except Unreadable as e:
+            if isinstance(e.__cause__, FileNotFoundError):
+                return None
+            raise
+
+    def _taken(self) -> SpecamortError:
+        owner = (self._owner_now() or "a job that finished it").split(",")[0]
+        return SpecamortError(
+            f"{self._block_dir}: is now measured by {owner}; this job stops, what it measured is "
+            "kept"
+        )
 
 
 def _keep(
@@ -79,6 +116,9 @@ def _keep(
     Args:
         wanted: the settings' hash of every cell.
         source: provenance of the job that opens the block; its device and software must be theirs.
+
+    Raises:
+        SpecamortError: the filesystem fails; nothing is moved.
     """
     kept: dict[Any, tuple[Path, Record]] = {}
     stale = []
@@ -86,12 +126,16 @@ def _keep(
         for path in _places(block_dir, cell):
             try:
                 found = record.read(path)
+            except Unreadable as e:
+                if isinstance(e.__cause__, FileNotFoundError):
+                    continue  # the other job has moved it
+                raise SpecamortError(
+                    f"{e}; nothing is measured or moved, run again when the filesystem answers"
+                ) from e
             except SpecamortError as e:
                 stale.append((path, str(e)))
                 continue
-            if cell in kept and found == kept[cell][1]:
-                path.unlink()  # Snakemake restores what a failed job was to update
-            elif found["settings_hash"] != expected:
+            if found["settings_hash"] != expected:
                 stale.append((path, "measured with other settings"))
             elif cell in kept:
                 stale.append((path, "there is another record of this cell"))
@@ -102,7 +146,8 @@ def _keep(
         stale += [(path, why) for path, _ in kept.values()]
         kept = {}
     for path, _ in stale:
-        record.set_aside(path)
+        with suppress(FileNotFoundError):
+            record.set_aside(path)
     return {cell: found for cell, (_, found) in kept.items()}, stale
 
 
@@ -115,6 +160,6 @@ def _moved_on(then: Provenance, now: Source) -> str | None:
 
 
 def _places(block_dir: Path, cell: Any) -> list[Path]:
-    """Where the cell's record is: in its place, or waiting for the rest of its block."""
+    """Where the cell's record may be: in its place, or waiting for the rest of its block."""
     name = f"{cell}.json"
-    return [p for p in (block_dir / name, block_dir / "partial" / name) if p.exists()]
+    return [block_dir / name, block_dir / "partial" / name]

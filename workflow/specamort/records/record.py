@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import fastjsonschema
 
 from ..errors import SpecamortError
+from .. import files
 from ..files import atomic
 from ..study.grid import Study
 from ..study.schema import compiled
@@ -41,9 +43,22 @@ def write(path: Path, record: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(record, allow_nan=False), encoding="utf-8")
 
 
+def move(source: Path, target: Path) -> None:
+    """Move a record within `raw/`; another that is in its place is set aside first.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if source.read_bytes() != (target.read_bytes() if target.exists() else None):
+        _supersede(source, target)
+    else:
+        os.replace(source, target)
+
+
 def _supersede(new: Path, path: Path) -> None:
     if path.exists():
-        set_aside(path)
+        with suppress(FileNotFoundError):  # another job moved it away
+            set_aside(path)
     os.replace(new, path)
 
 
@@ -89,9 +104,7 @@ def read(path: Path) -> Record:
     """
     again = "move it away and run again to measure it anew"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise SpecamortError(f"{path}: cannot be read ({e.strerror})") from e
+        record = json.loads(files.read_text(path))
     except ValueError as e:
         raise SpecamortError(f"{path}: truncated or not a record; {again}") from e
     version = record.get("schema_version") if isinstance(record, dict) else None

@@ -207,8 +207,7 @@ def _under_nsys(
     return [nsys.export(r) for r in nsys.reports(output / "nsys")]
 
 
-def write_runs(study: Study, platform: Platform, names: list[str], output: Path) -> None:
-    """What runs under nsys: the pairs of the named cells and the engine, into `runs.json`."""
-    cells = [c for c in study.trace_cells if str(c) in names]
+def write_runs(study: Study, platform: Platform, cells: list[TraceCell], output: Path) -> None:
+    """What runs under nsys: the pairs of the cells and the engine, into `runs.json`."""
     found = trace_engine(study, platform, cells, output)
     files.write_text(output / "runs.json", json.dumps(found))

@@ -1,3 +1,6 @@
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,18 @@ from specamort.analysis import tables
 from specamort.study.study_file import read_study
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slurm_answers_or_is_not_here(tmp_path_factory):
+    """SLURM's tools without their daemons take ten seconds each to say so, at every import."""
+    if not shutil.which("scontrol") or not subprocess.run(["scontrol", "ping"]).returncode:
+        return
+    absent = tmp_path_factory.mktemp("absent")
+    for name in ("scontrol", "sinfo", "squeue", "sacct", "sacctmgr", "sbatch", "scancel"):
+        (absent / name).write_text("#!/bin/sh\necho 'there is no SLURM here' >&2\nexit 1\n")
+        (absent / name).chmod(0o755)
+    os.environ["PATH"] = f"{absent}:{os.environ['PATH']}"
 
 
 @pytest.fixture

@@ -34,13 +34,17 @@ def atomic(path: Path, replace: Callable[[Path, Path], None] = os.replace) -> It
             os.fsync(f.fileno())
         replace(temporary, path)
     except OSError as e:
-        raise SpecamortError(
-            f"{path}: cannot be written ({e.strerror}); free space or give yourself the right to "
-            "write there and run again, what is already measured stays"
-        ) from e
+        raise _not_written(path, e) from e
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _not_written(path: Path, e: OSError) -> SpecamortError:
+    return SpecamortError(
+        f"{path}: cannot be written ({e.strerror}); free space or give yourself the right to write "
+        "there and run again, what is already measured stays"
+    )
 
 
 def temporaries(directory: Path) -> list[Path]:
@@ -53,9 +57,16 @@ def locked(path: Path, patience_s: float = 60) -> Iterator[None]:
     """Hold a lock among processes, on other nodes too where the filesystem knows locks.
 
     Goes on without where it does not, and when the holder (a node that is gone) does not let go.
+
+    Raises:
+        SpecamortError: its directory cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as f:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        f = path.open("a", encoding="utf-8")
+    except OSError as e:
+        raise _not_written(path.parent, e) from e
+    with f:
         end = time.monotonic() + patience_s
         while time.monotonic() < end:
             try:

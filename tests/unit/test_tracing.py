@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nsys_export
-from specamort.errors import SpecamortError
+from specamort.errors import SpecamortError, Unreadable
 from specamort.measure.tracing import kineto, nsys, trace
 from specamort.model import kernels, step
 from specamort.study import tracer
@@ -102,8 +102,10 @@ def test_nsys_export(tmp_path, options, chunk, monkeypatch):
         assert found.busy_ms < found.sum_ms
 
 
-IDS = st.sampled_from([-(2**40), -1, 0, 3, 2**33])
-ROW = st.tuples(st.integers(0, 90), st.integers(0, 30), IDS, IDS)
+NAMES = st.sampled_from([-(2**62), -(2**40), -1, 0, 3, 2**33])
+ROW = st.tuples(
+    st.integers(1, 90), st.integers(0, 30), st.sampled_from([0, 1, 3, trace.DEVICES - 1]), NAMES
+)
 
 
 def an_export(path: Path, tables: dict[str, list[tuple]], columns="demangledName", names=()):
@@ -124,8 +126,8 @@ def an_export(path: Path, tables: dict[str, list[tuple]], columns="demangledName
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=25), st.lists(ROW, max_size=6), st.booleans())
 def test_nsys_sums_any_rows(kernels, copies, ordered):
-    """Any order, negative and huge ids among them: the answer of counting by hand."""
-    kernels = sorted(kernels) if ordered else kernels
+    """Any order, negative, huge and dangling ids of names: the answer of counting by hand."""
+    kernels = [*(sorted(kernels) if ordered else kernels), (95, 1, 0, -1)]
     with tempfile.TemporaryDirectory() as d:
         path = Path(d) / "it.sqlite"
         names = [(-1, "aten::mm"), (2**33, "aten::to")]
@@ -149,18 +151,26 @@ def test_nsys_sums_any_rows(kernels, copies, ordered):
 @pytest.mark.parametrize(
     ("columns", "kernel", "family"),
     [
-        ("demangledName, shortName", (0, 9, 0, 1, 2), "attention"),
-        ("demangledName, shortName", (0, 9, 0, None, 2), "gemm"),
-        ("demangledName, shortName", (0, 9, 0, 0, 2), "gemm"),
-        ("demangledName, shortName", (0, 9, 0, None, None), "other"),
-        ("demangledName", (0, 9, 0, 1), "attention"),
-        ("shortName", (0, 9, 0, 2), "gemm"),
+        ("demangledName, shortName", (1, 9, 0, 1, 2), "attention"),
+        ("demangledName, shortName", (1, 9, 0, None, 2), "gemm"),
+        ("demangledName, shortName", (1, 9, 0, 0, 2), "gemm"),
+        ("demangledName", (1, 9, 0, 1), "attention"),
+        ("shortName", (1, 9, 0, 2), "gemm"),
     ],
 )
 def test_nsys_takes_the_longest_name_there_is(tmp_path, columns, kernel, family):
     names = [(1, next(iter(nsys_export.KERNELS))), (2, "nvjet_tst_64x8")]
     an_export(tmp_path / "it.sqlite", {"KERNEL": [kernel]}, columns, names)
     assert nsys.read(tmp_path / "it.sqlite").family_ms == {family: 9e-6}
+
+
+def test_nsys_a_kernel_without_a_name_is_still_a_kernel(tmp_path):
+    names = [(1, "aten::mm"), (2, None), (3, "")]
+    rows = [(1, 9, 0, name) for name in (1, None, 0, 2, 3, -(2**62), 2**63 - 1)]
+    an_export(tmp_path / "it.sqlite", {"KERNEL": rows, "MEMCPY": [(1, 5, 0, 64)]}, names=names)
+    found = nsys.read(tmp_path / "it.sqlite")
+    assert found.family_ms == pytest.approx({"gemm": 9e-6, "other": 54e-6, "copy": 5e-6})
+    assert found.events == 8
 
 
 def test_nsys_without_marks_counts_no_steps(tmp_path):
@@ -177,6 +187,17 @@ CALLS = (
     "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, 1000)",
 )
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+
+
+def without_types(table):
+    """As another program may have written it: any value in any column, ids more than once."""
+    made = f"CREATE TABLE made AS SELECT * FROM {table}"
+    return [made, f"DROP TABLE {table}", f"ALTER TABLE made RENAME TO {table}"]
+
+
+def mark_reads(text):
+    return [f"UPDATE NVTX_EVENTS SET text = {text} WHERE rowid = 3"]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +209,53 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
         ([f"DROP TABLE {KERNEL}", *GRAPHS], "CUDA graphs as wholes.*--cuda-graph-trace=node"),
         (GRAPHS, "CUDA graphs as wholes, whose kernels would be missing"),
         (["DROP TABLE StringIds"], "no table StringIds; it is not an nsys export, or an interrupt"),
-        ([f"UPDATE {KERNEL} SET end = start - 5 WHERE rowid = 3"], "that end before they start"),
-        ([f"UPDATE {KERNEL} SET end = NULL WHERE rowid = 3"], "rows without a time or device"),
-        ([f"UPDATE {KERNEL} SET start = 'x' WHERE rowid = 3"], "rows without a time or device"),
-        ([f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 3"], "without a time or device"),
-        ([f"ALTER TABLE {KERNEL} DROP COLUMN deviceId"], r"not an nsys export \(.*deviceId"),
+        (["DELETE FROM StringIds"], "no kernel has a name"),
+        ([f"UPDATE {KERNEL} SET demangledName = -1, shortName = NULL"], "no kernel has a name"),
+        (["UPDATE StringIds SET value = x'00'"], "several values of id .*, or one that is no text"),
+        (
+            [*without_types("StringIds"), "INSERT INTO StringIds SELECT id, 'x' FROM StringIds"],
+            "StringIds has several values of id",
+        ),
+        (
+            ["UPDATE StringIds SET value = value || char(0)"],
+            "the kernel name .* is damaged or longer",
+        ),
+        ([f"UPDATE StringIds SET value = '{'x' * 100_001}'"], "is damaged or longer than 100000"),
+        (
+            [f"UPDATE {KERNEL} SET demangledName = 'x' WHERE rowid = 3"],
+            "name id is no whole number",
+        ),
+        ([f"UPDATE {KERNEL} SET start = start + 0.5"], "whose start is no whole number"),
+        ([f"UPDATE {KERNEL} SET end = start - 5 WHERE rowid = 3"], "an end before its start"),
+        ([f"UPDATE {MEMCPY} SET start = 0 WHERE rowid = 3"], "MEMCPY has a start of 0"),
+        ([f"UPDATE {MEMCPY} SET end = NULL WHERE rowid = 3"], "MEMCPY .* end is no whole number"),
+        ([f"UPDATE {MEMCPY} SET end = {2**63 - 1} WHERE rowid = 3"], "more than a day apart"),
+        ([f"UPDATE {KERNEL} SET start = {-(2**63)} WHERE rowid = 3"], "more than a day apart"),
+        ([f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 3"], "deviceId is no whole number"),
+        ([f"UPDATE {KERNEL} SET deviceId = rowid - 2"], "deviceId that is none of 0 to 1023"),
+        ([f"UPDATE {KERNEL} SET deviceId = 1024"], "deviceId that is none of 0 to 1023"),
+        (["UPDATE NVTX_EVENTS SET start = NULL WHERE rowid = 3"], "start, end or text is none"),
+        (["UPDATE NVTX_EVENTS SET end = 'x' WHERE rowid = 3"], "start, end or text is none"),
+        ([f"UPDATE NVTX_EVENTS SET end = {2**62} WHERE rowid = 3"], "more than a day apart"),
+        (mark_reads("NULL"), "start, end or text is none"),
+        (mark_reads("NULL, textId = -5"), "start, end or text is none"),
+        (mark_reads("x'65'"), "start, end or text is none"),
+        (["INSERT INTO NVTX_EVENTS SELECT * FROM NVTX_EVENTS"], "a range that is there twice"),
+        (mark_reads("'execute_context_' || char(0)"), r"a mark of vLLM's reads 'execute.*\\x00'"),
+        (mark_reads("char(0) || 'execute_context_'"), r"a mark of vLLM's reads '\\x00execute"),
+        (mark_reads(f"'{trace.MARK}0(0)_generation_1({10**12})'"), "no requests and tokens"),
+        (mark_reads(f"'{trace.MARK}0(0)_generation_1({'9' * 5000})'"), "no requests and tokens"),
+        (mark_reads(f"'{trace.MARK}0(0)_generation_-1(3)'"), "no requests and tokens"),
+        *[
+            ([*without_types(table), f"ALTER TABLE {table} DROP COLUMN {column}"], f"{column}, so")
+            for table, columns in (
+                (KERNEL, ("start", "end", "deviceId")),
+                (MEMCPY, ("start", "end", "deviceId")),
+                ("NVTX_EVENTS", ("start", "end", "text")),
+                ("StringIds", ("id", "value")),
+            )
+            for column in columns
+        ],
     ],
 )
 def test_nsys_tells_bad_exports_apart(tmp_path, statements, why):
@@ -207,6 +270,32 @@ def test_nsys_tells_bad_exports_apart(tmp_path, statements, why):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["INSERT INTO StringIds VALUES (3000000000, 'x')"],
+        ["INSERT INTO StringIds SELECT id + 100000, value FROM StringIds"],
+        ["UPDATE NVTX_EVENTS SET end = NULL"],  # still open when the capture ended
+        ["INSERT INTO NVTX_EVENTS (start, eventType, text) VALUES (1, 75, 'CCCL')"],
+        [  # another library's range, whose text was registered before the capture
+            "ALTER TABLE NVTX_EVENTS ADD COLUMN domainId INTEGER DEFAULT 0",
+            "INSERT INTO NVTX_EVENTS (start, end, eventType, textId, domainId) "
+            "VALUES (1, 2, 59, 77, 5)",
+        ],
+        ["CREATE INDEX by_value ON StringIds (value)"],
+        without_types(KERNEL),
+    ],
+)
+def test_nsys_what_changes_nothing(tmp_path, statements):
+    nsys_export.write(tmp_path / "it.sqlite")
+    sound = nsys.read(tmp_path / "it.sqlite")
+    with sqlite3.connect(tmp_path / "it.sqlite") as db:
+        for s in statements:
+            db.execute(s)
+    db.close()
+    assert nsys.read(tmp_path / "it.sqlite") == sound
+
+
 def test_nsys_tables_that_are_there_but_empty(tmp_path):
     """As `nsys export --lazy=false` makes them."""
     path = tmp_path / "it.sqlite"
@@ -215,7 +304,7 @@ def test_nsys_tables_that_are_there_but_empty(tmp_path):
         db.execute(GRAPHS[0])
         db.execute(CALLS[0])
         db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY")
-        db.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, text TEXT)")
+        db.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT)")
     db.close()
     found = nsys.read(path)
     assert found.steps is None
@@ -226,7 +315,8 @@ def test_nsys_export_cut_short_or_left_in_the_middle(tmp_path):
     path = tmp_path / "it.sqlite"
     nsys_export.write(path)
     whole = path.read_bytes()
-    for made in (whole[: len(whole) // 2], b"not a database, but long enough to be looked at" * 9):
+    not_one = b"not a database, but long enough to be looked at" * 9
+    for made in (whole[: len(whole) // 2], whole[:-1], whole[:-4096], whole * 2, not_one):
         path.write_bytes(made)
         with pytest.raises(SpecamortError, match=r"it\.sqlite: damaged, cut short or not an nsys"):
             nsys.read(path)
@@ -239,13 +329,43 @@ def test_nsys_export_cut_short_or_left_in_the_middle(tmp_path):
         with pytest.raises(SpecamortError, match=f"was interrupted, it.sqlite{end} is still besid"):
             nsys.read(path)
         left.unlink()
-    path.unlink()
-    with pytest.raises(SpecamortError, match=r"it\.sqlite: .*unable to open database file"):
-        nsys.read(path)
-    assert not path.exists()
+    path.write_bytes(whole[:18] + b"\2\2" + whole[20:])  # made in WAL mode, and closed
+    assert nsys.read(path).events and [p.name for p in tmp_path.iterdir()] == ["it.sqlite"]
 
 
-@pytest.mark.parametrize("table", [KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY"])
+@pytest.mark.parametrize("read", [nsys.read, kineto.read])
+def test_what_is_no_file_is_unreadable(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")  # a reader would wait for its writer
+    for path, why in (
+        (tmp_path / "pipe", "is no file"),
+        (tmp_path, "is no file"),
+        (tmp_path / "gone", "No such file"),
+        (tmp_path / "a\0b", "no file can have that name"),
+    ):
+        with pytest.raises(Unreadable, match=why):
+            read(path)
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("size", [16, 512, 4096, 65536])
+def test_nsys_zeros_anywhere_are_an_error_or_change_nothing(tmp_path, size):
+    """Also those that leave a page's first byte, its kind, and take its number of rows."""
+    path = tmp_path / "it.sqlite"
+    nsys_export.write(path)
+    whole, sound = path.read_bytes(), nsys.read(path)
+    refused = 0
+    for page in range(0, len(whole), 4096):
+        for at in (page, page + 1, page + 100, page + 2048):
+            zeros = bytes(len(whole[at : at + size]))
+            path.write_bytes(whole[:at] + zeros + whole[at + size :])
+            try:
+                assert nsys.read(path) == sound
+            except SpecamortError:
+                refused += 1
+    assert refused > len(whole) / 4096
+
+
+@pytest.mark.parametrize("table", [KERNEL, MEMCPY])
 @pytest.mark.parametrize("chunk", [50, 65536])
 def test_nsys_a_damaged_page_is_an_error_and_not_a_shorter_sum(tmp_path, table, chunk, monkeypatch):
     """Wherever in a table it is, and whatever was read of the table before it."""
@@ -394,27 +514,134 @@ def test_kineto_as_torch_writes_it(tmp_path):
     assert found.family_ms["gemm"] > 0 and found.family_ms["sampling"] > 0
 
 
-def test_kineto_tells_bad_traces_apart(tmp_path):
-    path = tmp_path / "it.json.gz"
-    whole = gzip.compress(json.dumps({"traceEvents": CPU}).encode())
-    for cut in (5, len(whole) // 2, len(whole) - 3):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(SpecamortError, match=r"it\.json\.gz: (cut short|not a Kineto)"):
-            kineto.read(path)
-    path = tmp_path / "it.json"
-    path.write_text(json.dumps({"traceEvents": [CPU[0], CPU[2]]}))
-    assert kineto.read(path).steps == 0 and kineto.read(path).busy_ms == 0
-    for text, why in [
-        ("[]", "not a Kineto trace"),
-        (json.dumps({"traceEvents": CPU[:2]}), "no device activity"),
-        (
-            json.dumps({"traceEvents": [CPU[1], event("aten::mm", 105, -1)]}),
-            "end before they start",
+def kineto_of(tmp_path, content):
+    path = tmp_path / ("it.json.gz" if content[:2] == b"\x1f\x8b" else "it.json")
+    path.write_bytes(content)
+    return kineto.read(path)
+
+
+def test_kineto_without_a_decode_step(tmp_path):
+    found = kineto_of(tmp_path, json.dumps({"traceEvents": [CPU[0], CPU[2]]}).encode())
+    assert found.steps == 0 and found.busy_ms == 0
+
+
+def test_kineto_as_a_gpu_and_other_writers_have_it(tmp_path):
+    """Epoch microseconds, marks and flows without dur, cat or tid, several gzip members."""
+    t = 1.7e15
+    others: list[dict] = [
+        {"ph": "M", "name": "process_name", "pid": "Spans"},
+        {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": t},
+        {"ph": "s", "id": 1, "pid": 3, "tid": 1, "ts": t, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "f", "id": 1, "pid": 0, "tid": 7, "ts": t, "cat": "ac2g", "name": "ac2g"},
+        event("PyTorch Profiler (0)", None, None, "Trace"),  # of what is not read, not its times
+        event("aten::mm", t + 5.25, 10.5, "kernel") | {"args": {"x": [float("nan"), 9**99]}},
+    ]
+    mark = event(f"{trace.MARK}0(0)_generation_1(3)", t, 99, "user_annotation")
+    made = {"schemaVersion": 1, "deviceProperties": [{"id": 0}], "traceEvents": [*others, mark]}
+    text = json.dumps(made, indent=2).replace("\n", "\r\n").encode() + b" \n"
+    for packed in (text, gzip.compress(text[:300]) + gzip.compress(text[300:]) + bytes(512)):
+        found = kineto_of(tmp_path, packed)
+        assert found.busy_ms == 10.5e-3 and found.family_ms == {"gemm": 10.5e-3}
+        assert found.steps == 1
+
+
+def test_kineto_reads_values_wherever_its_pieces_end(tmp_path, monkeypatch):
+    text = json.dumps({"a": 12345, "traceEvents": CPU, "b": "x y", "c": 1.5e3}, indent=1).encode()
+    whole = kineto_of(tmp_path, text)
+    for size in (1, 2, 7):
+        monkeypatch.setattr(kineto, "_READ", size)
+        assert kineto_of(tmp_path, text) == whole
+
+
+SOUND = json.dumps({"traceEvents": CPU})
+PACKED = gzip.compress(SOUND.encode())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [SOUND[:n].encode() for n in (0, 1, 5, 16, 18, 60, 400, len(SOUND) - 1)]
+    + [PACKED[:n] for n in (2, 9, 100, len(PACKED) - 1)]
+    + [
+        PACKED * 2,
+        PACKED + b"x",
+        PACKED[:-8] + bytes(8),  # another checksum
+        PACKED[:60] + bytes(30) + PACKED[90:],
+        SOUND.encode() * 2,
+        SOUND.encode("utf-16"),
+        SOUND.replace("aten", "\xe9").encode("latin-1"),
+        bytes(500),
+        *(f'{{"traceEvents": {v}}}'.encode() for v in ("[1 2]", "[1,]", "[" * 10**5, "nul")),
+        SOUND.replace('"ts": 110', f'"ts": {"1" * 5000}').encode(),
+        *(x.encode() for x in ("[]", "null", "5", "{5: 3}", '{"a" 1}', '{"a": 1 "b": 2}')),
+    ],
+    ids=lambda c: f"{len(c)} {c[:9]}",
+)
+def test_kineto_cut_short_or_no_json(tmp_path, content):
+    with pytest.raises(SpecamortError, match=r"it\.json(\.gz)?: .*trace again") as e:
+        kineto_of(tmp_path, content)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("filling", ["", '"', "[", "{", "9", "0,", "{},"])
+def test_kineto_of_millions_of_nothing_is_refused_at_once(tmp_path, filling):
+    bomb = '{"traceEvents": [' + filling[:1] + (filling or " ") * (40 * 2**20)
+    with pytest.raises(SpecamortError, match=r"it\.json\.gz: "):
+        kineto_of(tmp_path, gzip.compress(bomb.encode(), 1))
+
+
+def changed(**keys):
+    """The sound trace and its attention operator once more, with other keys; `...` is none."""
+    again = CPU[3] | keys
+    return [*CPU, {k: v for k, v in again.items() if v is not ...}]
+
+
+NO_TIME = (None, "5", True, [1], {}, -1, 10**400, 1e300, 2**63, *map(float, ("nan", "inf", "-inf")))
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [(changed(**{key: v}), f"whose {key} is no number") for key in ("ts", "dur") for v in NO_TIME]
+    + [
+        (changed(**{key: v}), f"whose {key} is no whole number or text")
+        for key in ("pid", "tid")
+        for v in (None, True, 1.5, [1], {}, ...)
+    ]
+    + [(changed(**{k: v}), "name or cat") for k in ("name", "cat") for v in (None, 5, ["x"], ...)]
+    + [(changed(ph=v), "no event with a ph") for v in (None, 5, ["X"], ...)]
+    + [([*CPU, v], "no event with a ph") for v in (None, 5, "x", True, [1], {})]
+    + [(v, "traceEvents is no list") for v in (None, 5, "abc", True, {})]
+    + [(changed(cat="kernel", pid=v), "no device of 0 to 1023") for v in ("x", -1, 1024, 10**30)]
+    + [
+        ([], "no device activity"),
+        (CPU[:2], "no device activity"),
+        ([CPU[1], CPU[2]], "no device activity in its decode steps"),
+        (CPU[2:], "none of vLLM's marks"),
+        ([*CPU, CPU[1]], "one of them twice"),
+        (changed(dur=3e13), "span more than a day"),
+        (changed(ts=1.7e15), "span more than a day"),
+        (changed(cat="user_annotation", dur=3e13), "span more than a day"),
+        ([*CPU[:2], event("", 110, 5)], "no kernel has a name"),
+        (changed(name="x" * 100_001, tid=9), "damaged or longer than 100000 characters"),
+        *(
+            (changed(cat="user_annotation", name=f"{trace.MARK}0(0)_generation_{what}"), "a mark")
+            for what in (f"1({'9' * 5000})", f"1({10**12})", "1(-3)", "1()", f"{10**12}(3)", "x")
         ),
-    ]:
-        path.write_text(text)
+    ],
+    ids=lambda v: str(v[-1:])[:40] if isinstance(v, list) else str(v)[:40],
+)
+def test_kineto_tells_bad_traces_apart(tmp_path, events, why):
+    with pytest.raises(SpecamortError, match=rf"it\.json: .*{why}") as e:
+        kineto_of(tmp_path, json.dumps({"traceEvents": events}).encode())
+    assert "\n" not in str(e.value)
+
+
+def test_kineto_has_its_events_once(tmp_path):
+    for text, why in (
+        ("{}", "has no traceEvents"),
+        (f'{SOUND[:-1]}, "traceEvents": []}}', "twice"),
+    ):
         with pytest.raises(SpecamortError, match=why):
-            kineto.read(path)
+            kineto_of(tmp_path, text.encode())
 
 
 def run(steps, wall, busy=None, rows=1, seen=None):

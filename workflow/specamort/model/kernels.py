@@ -29,8 +29,8 @@ _WRAPPER = re.compile(r"cutlass::(device_kernel|Kernel)|elementwise|reduce_kerne
 # Inductor names its kernels after all operators around them, of which these are never inside.
 _INDUCTOR = re.compile(r"triton_(poi|per|red)_fused_")
 _NEVER_FUSED = ("attention", "gemm")
-_ROUND = re.compile(r"\([^()]*\)|\[[^][]*\]|\{[^{}]*\}")
-_ANGLE = re.compile(r"<[^<>]*>")
+_ROUND = ("(", ")"), ("[", "]"), ("{", "}")
+_ANGLE = (("<", ">"),)
 
 
 @cache
@@ -52,8 +52,17 @@ def family(name: str) -> str:
     return next(fits, "other")
 
 
-def _without(brackets: re.Pattern[str], text: str) -> str:
-    """Text without what stands in brackets, however deep."""
-    while (shorter := brackets.sub("", text)) != text:
-        text = shorter
+def _without(brackets: tuple[tuple[str, str], ...], text: str) -> str:
+    """Text without what stands in brackets, however deep; those without a partner stay."""
+    for opening, closing in brackets:
+        kept: list[str] = []
+        opened: list[int] = []
+        for part in re.split(f"([{re.escape(opening + closing)}])", text):
+            if part == closing and opened:
+                del kept[opened.pop() :]
+                continue
+            if part == opening:
+                opened.append(len(kept))
+            kept.append(part)
+        text = "".join(kept)
     return text

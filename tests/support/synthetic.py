@@ -4,6 +4,7 @@ They are marked `origin: synthetic`; the tables, figures and report carry the wo
 """
 
 import random
+from math import ceil
 
 from specamort.model import equation
 from specamort.model.roofline import Shape, attention_cost, bound_ms, gemm_cost
@@ -90,8 +91,9 @@ def repetition(
     index: int, warmup: bool, batch: int, gamma: int, pot_ms: float, alpha: float, tokens: int = 106
 ) -> dict:
     """A repetition whose every step has a full draft, `alpha` of it accepted on average."""
-    steps = round((tokens - 1) / (alpha * gamma + 1))
+    steps = ceil((tokens - 1) / (alpha * gamma + 1))
     drafts = steps * batch if gamma else 0
+    accepted = [round(drafts * alpha)] * gamma
     return {
         "index": index,
         "warmup": warmup,
@@ -105,10 +107,10 @@ def repetition(
             "engine_steps": steps + 1,
             "drafts": drafts,
             "drafted": drafts * gamma,
-            "accepted": round(drafts * gamma * alpha),
-            "accepted_per_pos": [round(drafts * alpha)] * gamma,
+            "accepted": sum(accepted),
+            "accepted_per_pos": accepted,
         },
-        "token_ids": [[1, 2, 3]] * batch,
+        "token_ids": [list(range(tokens))] * batch,
     }
 
 
@@ -125,12 +127,16 @@ def timing(
     alpha = 1.0 if study.workloads[cell.workload].kind == "repeat" else 0.0
     pot = equation.pot(t_base, d, alpha, cell.gamma)
     rng = random.Random(f"{platform}-{replicate}-{cell}")
+    tokens = study.tokens_to_generate(cell.gamma)
     runs = [
         repetition(
-            i, i < study.warmup, cell.batch, cell.gamma, pot * (1 + noise * rng.gauss(0, 1)), alpha
+            *(i, i < study.warmup, cell.batch, cell.gamma),
+            *(pot * (1 + noise * rng.gauss(0, 1)), alpha, tokens),
         )
         for i in range(study.warmup + study.repetitions)
     ]
+    for run in runs[: study.warmup] + runs[study.warmup + 1 :]:
+        del run["token_ids"]  # the engine's job keeps one copy of the texts
     settings = study.timing_settings(platform, cell)
     return {
         "schema_version": 2,
@@ -149,6 +155,15 @@ def timing(
         "engine": ENGINE,
         "repetitions": runs,
     }
+
+
+def without_statistics(timed: dict) -> dict:
+    """The record of the same cell with the engine's statistics off."""
+    runs = [
+        run | {"counters": None, "sequences": [s | {"pot_ms": None} for s in run["sequences"]]}
+        for run in timed["repetitions"]
+    ]
+    return timed | {"repetitions": runs}
 
 
 def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float) -> dict:
@@ -232,7 +247,10 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
                     "settings": wanted,
                     "settings_hash": digest(wanted),
                 }
-                record.write(layout.folder(results, "counter_run", p) / f"{c}.json", one | counted)
+                first = timing(study, p, 0, c, over, noise, t_base=10.0 - i)
+                record.write(
+                    layout.folder(results, "counter_run", p) / f"{c}.json", first | counted
+                )
         for c in study.trace_cells:
             over = float(d.get((p, c.batch, c.gamma), 0.0))
             record.write(
@@ -242,10 +260,10 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
         if study.platforms[p].role == "calibration":
             c = study.reading_cost_cell
             one = timing(study, p, 0, c, float(d[p, c.batch, c.gamma]), noise)
-            for state in ("on", "off"):
+            for state, measured in (("on", one), ("off", without_statistics(one))):
                 record.write(
                     layout.folder(results, "reading_cost", p) / f"{state}.json",
-                    one | {"kind": "reading_cost"},
+                    measured | {"kind": "reading_cost"},
                 )
 
 

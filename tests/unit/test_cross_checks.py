@@ -79,9 +79,12 @@ def test_reading_cost_by_hand():
 def test_divergence_reports_the_first_difference(local):
     a = synthetic.timing(local, "cpu-bf16", 0, Cell("open", 1, 0), 0)
     b = synthetic.timing(local, "cpu-bf16", 0, Cell("open", 1, 2), 0)
-    for run in b["repetitions"]:
-        run["token_ids"] = [[1, 2, 9, 4]]
+    for one, text in ((a, [1, 2, 3]), (b, [1, 2, 9, 4])):
+        for run in one["repetitions"]:
+            run["token_ids"] = [text]
     row = cross_checks.divergence([a, b]).iloc[0]
     assert row["first_difference"] == 2 and row["origin"] == "synthetic"
     c = synthetic.timing(local, "cpu-bf16", 0, Cell("open", 1, 4), 0)
+    for run in c["repetitions"]:
+        run["token_ids"] = [[1, 2, 3]]
     assert cross_checks.divergence([a, c])["first_difference"].isna().all()

@@ -43,7 +43,12 @@ def made(tmp_path_factory) -> dict[str, pd.DataFrame]:
     for path in results.glob("raw/timing/**/*.json"):
         timed = record.read(path)
         for run in timed["repetitions"]:
-            run["decode_steps"] = round(1.1 * run["decode_steps"])
+            counted = run["counters"]
+            if counted["accepted"]:
+                run["decode_steps"] = round(1.1 * run["decode_steps"])
+            elif counted["drafts"]:
+                counted["drafts"] = round(0.9 * counted["drafts"])
+                counted["drafted"] = counted["drafts"] * timed["cell"]["gamma"]
         record.write(path, timed)
     for path in results.glob("raw/trace/**/*-g[1-9]*.json"):
         traced = record.read(path)

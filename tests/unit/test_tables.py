@@ -6,6 +6,7 @@ from specamort.analysis import (
 )
 from specamort.errors import SpecamortError
 from specamort.records import record
+from specamort.study.settings import digest
 
 
 def test_the_device_confirms_a_right_roofline(made):
@@ -37,10 +38,11 @@ def test_records_out_of_place_are_refused(local, tmp_path):
         with pytest.raises(SpecamortError, match=why):
             tables.timing_records(local, tmp_path)
 
-    refused({"cell": whole["cell"] | {"gamma": 77}}, "holds another cell")
-    refused({"settings_hash": "0"}, "measured with other settings")
+    refused({"cell": whole["cell"] | {"replicate": 1}}, r"cell\.replicate: is 1, its place is")
+    longer = whole["settings"] | {"seed": 7}
+    refused({"settings": longer, "settings_hash": digest(longer)}, "measured with other settings")
     moved = synthetic.provenance(local, "cpu-bf16", "another-gpu")
-    refused({"provenance": moved}, "more than one device in one block")
+    refused({"provenance": moved}, "provenance.device.uuid: is 'another-gpu'")
     one.unlink()
     with pytest.raises(SpecamortError, match="cannot be read"):
         tables.timing_records(local, tmp_path)

@@ -1,7 +1,11 @@
 """The edge between records and analysis: read every record of a study, write every table."""
 
+import os
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,13 @@ from .. import files
 from ..errors import SpecamortError
 from ..model.roofline import vendor_verify_overhead
 from ..records import record
-from ..records.software import SOFTWARE
 from ..records.types import Record
 from ..study import layout
 from ..study.grid import Study
 from . import calibration, cells, cross_checks, decomposition, predictions, repetitions, shortfall
 from .claims import Tables, claims
 
+ANEW = "write the tables anew with `specamort analyse`"
 NAMES = [
     *(
         "repetitions",
@@ -42,73 +46,84 @@ def table_paths(results: Path) -> list[Path]:
 
 
 def read_table(results: Path, name: str) -> pd.DataFrame:
-    return pd.read_csv(results / "tables" / f"{name}.csv")
+    """A table as `write_tables` wrote it.
+
+    Raises:
+        SpecamortError: the file is missing, empty, cut short, or no table.
+    """
+    path = results / "tables" / f"{name}.csv"
+    try:
+        text = files.read_text(path)
+        # a platform may be called null, or 12
+        names = dict.fromkeys(("platform", "workload", "model", "calibrated_on"), str)
+        return pd.read_csv(StringIO(text), dtype=names, keep_default_na=False, na_values=[""])
+    except SpecamortError as e:
+        raise SpecamortError(f"{e}; {ANEW}") from e
+    except ValueError as e:
+        raise SpecamortError(f"{path}: is empty, cut short or no table; {ANEW}") from e
 
 
-def records(study: Study, results: Path, rule: str) -> list[Record]:
+def records(study: Study, results: Path, rule: str) -> dict[Path, Record]:
     """Every record that a rule's jobs write, in their order, each in its place and as it is wanted.
 
     Raises:
-        SpecamortError: one is missing, truncated, foreign, or made with other settings.
+        SpecamortError: as `record.held`; or one is not from the device, software and block of most
+            of its job.
     """
-    wanted = [w for job in layout.jobs(study, results, rule) for w in job.wanted]
+    jobs = layout.jobs(study, results, rule)
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda w: record.read_held(w.path, study, w.kind, w.settings), wanted))
+        wanted = [w for job in jobs for w in job.wanted]
+        read = pool.map(lambda w: record.held(w, study), wanted)
+        found = dict(zip((w.path for w in wanted), read, strict=True))
+    for job in jobs:
+        for why in record.strays({w.path: found[w.path] for w in job.wanted}).values():
+            raise SpecamortError(why)
+    return found
 
 
 def timing_records(study: Study, results: Path) -> list[Record]:
     """Every timing record of the study.
 
     Raises:
-        SpecamortError: as `records`; or a record is of another cell, a block of more than one
-            device or software, or two sequences had one prompt.
+        SpecamortError: as `records`; or two sequences had one prompt.
     """
     found = records(study, results, "measure")
-    places = [(j, c) for j in layout.jobs(study, results, "measure") for c in study.cells]
-    for (job, cell), r in zip(places, found, strict=True):
-        wanted = {"platform": job.platform, "replicate": job.replicate} | vars(cell)
-        if r["cell"] != wanted:
-            path = layout.folder(results, "measure", job.platform, job.replicate) / f"{cell}.json"
-            raise SpecamortError(f"{path}: holds another cell; move it away and run again")
-    _require_whole_blocks(study, results, found)
-    _require_own_prompts(study, found)
-    return found
+    _require_own_prompts(found)
+    return list(found.values())
 
 
-def _require_whole_blocks(study: Study, results: Path, records: list[Record]) -> None:
-    """One device and one software a block: else its baseline is of something else."""
-    blocks = pd.DataFrame(
-        [
-            {"platform": r["cell"]["platform"], "replicate": r["cell"]["replicate"]}
-            | {"device": r["provenance"]["device"]["uuid"]}
-            | {k: str(r["provenance"][k]) for k in SOFTWARE}
-            for r in records
-        ]
-    )
-    kinds = blocks.groupby(["platform", "replicate"]).nunique().reset_index()
-    for row in kinds.to_dict("records"):
-        if mixed := [k for k in ("device", *SOFTWARE) if row[k] > 1]:
-            where = layout.folder(results, "measure", row["platform"], row["replicate"])
-            raise SpecamortError(
-                f"{where}: records of more than one {', '.join(mixed)} in one block; move the "
-                "block away and run again"
-            )
-
-
-def _require_own_prompts(study: Study, records: list[Record]) -> None:
+def _require_own_prompts(found: dict[Path, Record]) -> None:
     """No two sequences of a workload, of whatever replicate, had one prompt."""
     seen: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for r in records:
+    for path, r in found.items():
         c = r["cell"]
         for i, sha256 in enumerate(r["prompt"]["sha256"]):
             mine = (c["replicate"], i)
             first = seen.setdefault((c["platform"], c["workload"], sha256), mine)
             if first != mine:
                 raise SpecamortError(
-                    f"{study.name}: on {c['platform']}, {c['workload']}, sequence {i} of replicate "
-                    f"{c['replicate']} has the prompt of sequence {first[1]} of replicate "
+                    f"{path}: prompt.sha256.{i}: is that of sequence {first[1]} of replicate "
                     f"{first[0]}; replicates must differ, measure the block anew"
                 )
+
+
+def _every_record(study: Study, results: Path) -> dict[str, list[Record]]:
+    """By rule, all that the tables rest on.
+
+    Raises:
+        SpecamortError: as `records` and `timing_records`; or some were measured and others not.
+    """
+    found = {k: records(study, results, k) for k in layout.KINDS if k != "self_check"}
+    _require_own_prompts(found["measure"])
+    every = {path: r for of_rule in found.values() for path, r in of_rule.items()}
+    usual = Counter(r["origin"] for r in every.values()).most_common(1)[0][0]
+    for path, r in every.items():
+        if r["origin"] != usual:
+            raise SpecamortError(
+                f"{path}: origin: is {r['origin']}, most of the study's records are {usual}; move "
+                "it away and run again"
+            )
+    return {rule: list(of_rule.values()) for rule, of_rule in found.items()}
 
 
 def write_tables(study: Study, results: Path) -> None:
@@ -123,7 +138,8 @@ def write_tables(study: Study, results: Path) -> None:
 
 def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
     """By name, from the study's records; docs/tables.md says what their columns hold."""
-    timed = timing_records(study, results)
+    found = _every_record(study, results)
+    timed = found["measure"]
     reps = repetitions.repetitions(timed)
     table = cells.cells(reps, study.seed)
     benches: dict[str, calibration.PlatformBench] = {
@@ -132,16 +148,15 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
             "origin": r["origin"],
             "exclusions": repetitions.device_exclusions(r),
         }
-        for p, r in zip(study.platforms, records(study, results, "microbench"), strict=True)
+        for p, r in zip(study.platforms, found["microbench"], strict=True)
     }
     d = calibration.verify_overhead(study, benches)
     calibrated = calibration.acceptance(study, table)
     host = calibration.host_terms(study, table, calibrated, d)
     predicted = predictions.predictions(study, table, calibrated, d, host)
-    pairs = decomposition.pairs(records(study, results, "trace"))
+    pairs = decomposition.pairs(found["trace"])
     steps = decomposition.steps(pairs)
-    counters = records(study, results, "counter_run")
-    cost = cross_checks.reading_cost(*records(study, results, "reading_cost"))
+    cost = cross_checks.reading_cost(*found["reading_cost"])
     out = {
         "repetitions": reps,
         "cells": table,
@@ -154,7 +169,7 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
         ),
         "shortfall": shortfall.shortfall(study, table, d),
         "timing_alpha": cross_checks.timing_alpha(table, d),
-        "counter_agreement": cross_checks.counter_agreement(table, counters),
+        "counter_agreement": cross_checks.counter_agreement(table, found["counter_run"]),
         "reading_cost": pd.DataFrame([{"platform": study.calibration.name} | cost]),
         "divergence": cross_checks.divergence(timed),
         "provenance": _provenance(timed),
@@ -184,8 +199,7 @@ def _provenance(records: list[Record]) -> pd.DataFrame:
             **{k: p[k] for k in ("driver", "vllm", "torch", "host", "job_id", "code_version")},
             "config_hash": p["config_hash"],
             "gamma_order": " ".join(map(str, r["block"]["gamma_order"])),
-            "started": p["started"],
-            "finished": p["finished"],
+            **{k: _utc(p[k]) for k in ("started", "finished")},
         }
         for r in records
         for p in (r["provenance"],)
@@ -196,14 +210,22 @@ def _provenance(records: list[Record]) -> pd.DataFrame:
     return first.reset_index()
 
 
+def _utc(time: str) -> str:
+    return datetime.fromisoformat(time).astimezone(UTC).isoformat()
+
+
 def finished(study: Study, results: Path, name: str) -> pd.DataFrame:
+    """A table of a study that was measured.
+
+    Raises:
+        SpecamortError: as `read_table`; or it is a rehearsal, or not finished.
+    """
     if study.rehearses:
         raise SpecamortError(
             f"{study.file}: is a rehearsal, stand-ins measured it; plan with {study.rehearses}"
         )
-    try:
-        return read_table(results, name)
-    except OSError as e:
+    if not os.path.isdir(results / "tables"):
         raise SpecamortError(
             f"{results / 'tables'}: holds no tables; run the study first, or give --t-base-ms"
-        ) from e
+        )
+    return read_table(results, name)

@@ -2,14 +2,17 @@
 
 import os
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
 
 from ..errors import SpecamortError
 from ..records import record
+from ..records.types import Record
+from ..study import layout
 from ..study.grid import Study
-from ..study.layout import Wanted, job_name, jobs
+from ..study.layout import job_name, jobs
 from .slurm import Job
 
 
@@ -31,7 +34,7 @@ def blocks(
     rows = []
     for mine in jobs(study, results):
         what = job_name(mine.kind.rule, study.name, mine.platform, mine.replicate)
-        there = [r for w in mine.wanted if (r := _record(study, w))]
+        there = _records(study, mine)
         job = queue.get(what)
         state = "to submit"
         if len(there) == len(mine.wanted) and not job:
@@ -108,30 +111,28 @@ def overview(table: pd.DataFrame, spent: float | None) -> str:
     return "\n".join(lines)
 
 
-def _record(study: Study, wanted: Wanted) -> dict | None:
-    """A record that holds, in its place or waiting for the rest of its block."""
-    for place in (wanted.path, wanted.path.parent / "partial" / wanted.path.name):
-        with suppress(SpecamortError):
-            return record.read_held(place, study, wanted.kind, wanted.settings)
-    return None
+def _records(study: Study, job: layout.Job) -> list[Record]:
+    """A job's records that hold, each in its place or waiting for the rest of its block."""
+    found: dict[Path, Record] = {}
+    for wanted in job.wanted:
+        for place in wanted.places:
+            if wanted.path not in found:
+                with suppress(SpecamortError):
+                    found[wanted.path] = record.held(wanted, study, place)
+    astray = record.strays(found)
+    return [r for path, r in found.items() if path not in astray]
 
 
-def _seconds(records: list[dict]) -> float | None:
+def _seconds(records: list[Record]) -> float | None:
     """Time that records took: from the start of each job that made some to its last record."""
-    if not records:
-        return None
-    times = pd.DataFrame(
-        [
-            {
-                "job": (p["host"], p["job_id"], p.get("job_started")),
-                "start": pd.Timestamp(p.get("job_started", p["started"])),
-                "end": pd.Timestamp(p["finished"]),
-            }
-            for p in (r["provenance"] for r in records)
-        ]
-    )
-    by_job = times.groupby("job")
-    return (by_job["end"].max() - by_job["start"].min()).dt.total_seconds().sum()
+    spans: dict[tuple, tuple[datetime, datetime]] = {}
+    for p in (r["provenance"] for r in records):
+        job = p["host"], p["job_id"], p.get("job_started")
+        start = datetime.fromisoformat(p.get("job_started", p["started"]))
+        end = datetime.fromisoformat(p["finished"])
+        first, last = spans.get(job, (start, end))
+        spans[job] = min(first, start), max(last, end)
+    return sum((end - start).total_seconds() for start, end in spans.values()) if spans else None
 
 
 def _bar(share: float, width: int = 12) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import SpecamortError
 
+LONGEST = 256  # tokens of a draft; servers draft a dozen
 LEVEL = 0.95
 _Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
@@ -33,9 +34,13 @@ class Acceptance:
     def __post_init__(self) -> None:
         values = [*self.survival, self.coverage]
         if not values[:-1] or not np.isfinite(values).all() or min(values) < 0 or max(values) > 1:
-            raise SpecamortError("acceptance and coverage are shares between 0 and 1")
+            raise SpecamortError(
+                f"{self.source}: acceptance and coverage are shares between 0 and 1"
+            )
         if any(b > a + 1e-9 for a, b in zip(self.survival, self.survival[1:], strict=False)):
-            raise SpecamortError("acceptance by position cannot rise from one to the next")
+            raise SpecamortError(
+                f"{self.source}: acceptance by position cannot rise from one to the next"
+            )
 
     @classmethod
     def of(
@@ -52,8 +57,10 @@ class Acceptance:
         accepted with one probability p once those before it are, and p is such that the mean over
         gamma tokens is alpha (Leviathan, Kalman and Matias 2023).
         """
-        if not 0 <= alpha <= 1 or gamma < 1:
-            raise SpecamortError("alpha is a share between 0 and 1, at a gamma of 1 or more")
+        if not 0 <= alpha <= 1 or not 1 <= gamma <= LONGEST:
+            raise SpecamortError(
+                f"alpha is a share between 0 and 1, at a gamma between 1 and {LONGEST}"
+            )
         low, high = 0.0, 1.0
         for _ in range(60):
             p = (low + high) / 2

@@ -6,6 +6,9 @@ import numpy as np
 
 from ..errors import SpecamortError
 
+MS_MIN, MS_MAX = 1e-3, 1e7  # of a step: a microsecond to some hours
+D_MAX = 100.0
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -14,7 +17,7 @@ class Calibration:
     Attributes:
         t_base_ms: a decode step without speculation, with its interval in `t_base_range_ms`.
         d: verify overhead by draft length, as a fraction of the step; linear between, and beyond
-            the last by its slope.
+            the last by its slope, where that is not below 0.
         h0_ms, h1_ms: host term of a verify step, h0 + h1 gamma.
         draft_ms: time to draft one token (a draft model, EAGLE); n-gram drafting is the case 0.
         batches: the batch sizes it was calibrated for, empty if unknown.
@@ -38,20 +41,21 @@ class Calibration:
     source: str = "by hand"
 
     def __post_init__(self) -> None:
-        values = [
-            self.error,
-            self.t_base_ms,
-            self.h0_ms,
-            self.h1_ms,
-            self.draft_ms,
-            *self.d.values(),
+        limits = [
+            ("t_base_ms", self.t_base_ms, MS_MIN, MS_MAX),
+            *(("t_base_range_ms", t, 0, MS_MAX) for t in self.t_base_range_ms or ()),
+            ("h0_ms", self.h0_ms, -MS_MAX, MS_MAX),
+            ("h1_ms", self.h1_ms, -MS_MAX, MS_MAX),
+            ("draft_ms", self.draft_ms, 0, MS_MAX),
+            ("error", self.error, 0, D_MAX),
+            *(("a draft length of d", gamma, 1, MS_MAX) for gamma in self.d),
+            *((f"d of gamma {gamma}", share, -0.999, D_MAX) for gamma, share in self.d.items()),
         ]
-        if not np.isfinite(values).all():
-            raise SpecamortError("the calibration holds a value that is not a number")
-        if self.t_base_ms <= 0 or self.draft_ms < 0 or any(v <= -1 for v in self.d.values()):
-            raise SpecamortError(
-                "t_base must be above 0 ms, drafting time not below 0, and d above -1"
-            )
+        for name, value, low, high in limits:
+            if not low <= value <= high:
+                raise SpecamortError(
+                    f"{self.source}: {name} is {value:g}, and no number from {low:g} to {high:g}"
+                )
 
     def overhead(self, gamma: int) -> float:
         """d at a draft length; 0 at 0."""
@@ -59,8 +63,8 @@ class Calibration:
         xs = sorted(known)
         if gamma <= xs[-1] or len(xs) == 1:
             return float(np.interp(gamma, xs, [known[x] for x in xs]))
-        (x0, x1), slope = xs[-2:], known[xs[-1]] - known[xs[-2]]
-        return known[x1] + slope * (gamma - x1) / (x1 - x0)
+        (x0, x1), rise = xs[-2:], max(known[xs[-1]] - known[xs[-2]], 0.0)
+        return known[x1] + rise * (gamma - x1) / (x1 - x0)
 
     def extra_ms(self, gamma: int, coverage: float) -> float:
         """What the mean decode step takes more than without speculation."""

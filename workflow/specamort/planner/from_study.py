@@ -1,30 +1,60 @@
 """A finished study as calibration and acceptance for the planner."""
 
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from ..analysis.tables import finished, read_table
+import pandas as pd
+
+from ..analysis.tables import ANEW, finished
 from ..errors import SpecamortError
 from ..study.grid import Study
 from .acceptance import Acceptance
-from .calibration import Calibration
+from .calibration import D_MAX, MS_MAX, MS_MIN, Calibration
+
+# What is read of each table: names, and numbers with the smallest and largest that they can be.
+_COUNT = (0, 1e15)
+_NAMES = {
+    "cells": ("origin", "platform", "workload"),
+    "verify_overhead": ("platform",),
+    "host_terms": ("form",),
+    "errors": ("cells_of", "predictor", "workload"),
+    "acceptance": ("workload",),
+}
+_NUMBERS: dict[str, dict[str, tuple[float, float]]] = {
+    "cells": {"batch": _COUNT, "gamma": _COUNT}
+    | dict.fromkeys(("pot_ms", "pot_ms_low", "pot_ms_high"), (MS_MIN, MS_MAX)),
+    "verify_overhead": {"batch": _COUNT, "gamma": _COUNT, "d": (-0.999, D_MAX)},
+    "host_terms": dict.fromkeys(("h0_ms", "h1_ms"), (-MS_MAX, MS_MAX)),
+    "errors": {"mape_pct": (0, 100 * D_MAX)},
+    "acceptance": {"gamma": _COUNT, "accepted": _COUNT, "drafts": _COUNT, "coverage": (0, 1)},
+}
 
 
 def read_calibration(study: Study, results: Path, platform: str, batch: int) -> Calibration:
     """What a finished study says of a step, for `plan`.
 
     Raises:
-        SpecamortError: the study is not finished, or has no such platform or batch.
+        SpecamortError: the study is not finished, or has no such platform or batch; or a table is
+            damaged or of another study.
     """
     study.platform(platform)
     if batch not in study.batches:
         known = ", ".join(map(str, study.batches))
         raise SpecamortError(f"{study.file}: batch {batch} is not in it; it has {known}")
-    cells = finished(study, results, "cells").query("platform == @platform and batch == @batch")
-    base = cells.query("gamma == 0")
-    d = read_table(results, "verify_overhead").query("platform == @platform and batch == @batch")
-    host = read_table(results, "host_terms").query("form == 'exact_divisor'").iloc[0]
-    errors = read_table(results, "errors").query(
-        "cells_of == 'held out' and workload == 'all' and predictor == 'exact_divisor_host'"
+    here = {"platform": platform, "batch": batch}
+    grid: dict[str, list[Any]] = {
+        "workload": list(study.workloads),
+        "gamma": list(study.gammas),
+    }
+    cells = _rows(study, results, "cells", here, grid)
+    base = cells[cells["gamma"] == 0]
+    d = _rows(study, results, "verify_overhead", here, {"gamma": list(study.gammas)})
+    form = {"form": ["exact_divisor"]}
+    host = _rows(study, results, "host_terms", {"form": "exact_divisor"}, form).iloc[0]
+    held_out = {"cells_of": "held out", "workload": "all", "predictor": "exact_divisor_host"}
+    errors = _rows(
+        study, results, "errors", held_out, {"workload": ["all"] if study.heldout else []}
     )
     synthetic = " (synthetic)" if (cells["origin"] == "synthetic").any() else ""
     return Calibration(
@@ -45,18 +75,19 @@ def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
     """A workload's acceptance as the study counted it at each of its draft lengths.
 
     Raises:
-        SpecamortError: the study is not finished, or has no such workload.
+        SpecamortError: the study is not finished, or has no such workload; or a table is damaged
+            or of another study.
     """
     if workload not in study.workloads:
         known = ", ".join(study.workloads)
         raise SpecamortError(f"{study.file}: no workload {workload!r}; it has {known}")
-    rows = (
-        finished(study, results, "acceptance").query("workload == @workload").sort_values("gamma")
-    )
+    drafting = {"gamma": [g for g in study.gammas if g]}
+    rows = _rows(study, results, "acceptance", {"workload": workload}, drafting)
+    rows = rows.sort_values("gamma")
     survival: list[float] = []
     before = 0.0
     for gamma, accepted, drafts in zip(
-        rows["gamma"], rows["accepted"], rows["drafts"], strict=True
+        rows["gamma"].astype(int), rows["accepted"], rows["drafts"], strict=True
     ):
         per_draft = accepted / drafts if drafts else 0.0
         share = (per_draft - before) / (gamma - len(survival))
@@ -66,8 +97,42 @@ def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
     last = rows.iloc[-1]
     return Acceptance(
         tuple(survival),
-        coverage=min(float(last["coverage"]), 1.0),
+        coverage=float(last["coverage"]),
         drafts=int(rows["drafts"].min()),
         measured_to=int(last["gamma"]),
         source=f"workload {workload} of study {study.name}",
     )
+
+
+def _rows(
+    study: Study, results: Path, table: str, where: dict[str, Any], grid: dict[str, list[Any]]
+) -> pd.DataFrame:
+    """A table's rows that have the values of `where`: one for each point of the grid.
+
+    Raises:
+        SpecamortError: the table is not that of this study as its file is now, or damaged.
+    """
+    frame, file = finished(study, results, table), results / "tables" / f"{table}.csv"
+    needed = [*_NAMES[table], *_NUMBERS[table]]
+    if missing := [c for c in needed if c not in frame]:
+        raise SpecamortError(f"{file}: has no column {', '.join(missing)}; {ANEW}")
+    for column in _NAMES[table]:
+        if {*map(type, frame[column])} - {str}:
+            raise SpecamortError(f"{file}: {column}: holds something other than names; {ANEW}")
+    for column, (low, high) in _NUMBERS[table].items():
+        numbers = pd.to_numeric(frame[column], errors="coerce")
+        if frame[column].dtype == bool or not numbers.between(low, high).all():
+            raise SpecamortError(
+                f"{file}: {column}: holds something other than numbers from {low:g} to {high:g}; "
+                f"{ANEW}"
+            )
+        frame[column] = numbers
+    rows = frame[(frame[list(where)] == pd.Series(where)).all(axis=1)]
+    found = list(rows[list(grid)].itertuples(index=False, name=None))
+    if sorted(found) != sorted(product(*grid.values())):
+        said = ", ".join(f"{k} {v}" for k, v in where.items())
+        raise SpecamortError(
+            f"{file}: {', '.join(grid)}: has other rows of {said} than {study.file} asks for; "
+            f"{ANEW}"
+        )
+    return rows

@@ -14,18 +14,19 @@ c = 1, a_k = alpha, draft = h = 0.
 """
 
 from dataclasses import asdict, dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any, cast
 
 from ..errors import SpecamortError
 from ..model.equation import pot_host
-from .acceptance import Acceptance
+from .acceptance import LONGEST, Acceptance
 from .calibration import Calibration
 from .server_metrics import ServerMetrics
 
 _WORTH = 0.005  # a smaller gain is lost in a server's noise
 _SILENT = 0.5  # a drafter that proposes on fewer steps has nothing to look up
 _REFUSED = 0.3  # a first draft token that holds less often is refused, by and large
+_NEVER = 1e-9  # a coverage below that is none
 _FEW_DRAFTS = 100
 
 
@@ -36,7 +37,8 @@ class Choice:
     Attributes:
         pot_ms, speedup: with intervals; speedup over no speculation.
         next_token_ms: what drafting one token more would save per output token; below 0 it costs.
-        break_even: accepted tokens per draft at which this length costs what no speculation does.
+        break_even: accepted tokens per draft at which this length costs what no speculation does,
+            null where no step has a draft.
         known: measured, modelled (from fewer numbers), or extrapolated acceptance.
     """
 
@@ -49,7 +51,7 @@ class Choice:
     speedup_high: float
     next_token_ms: float
     accepted: float
-    break_even: float
+    break_even: float | None
     known: str
 
 
@@ -94,11 +96,14 @@ def plan(
         server: what the server in question does now, to hold the calibration against.
 
     Raises:
-        SpecamortError: the longest draft length is below 1.
+        SpecamortError: the longest draft length is out of range, or the calibration has a step
+            take no time.
     """
-    longest = max_gamma or max([6, len(acceptance.survival), *calibration.gammas])
-    if longest < 1:
-        raise SpecamortError("the longest draft length is at least 1")
+    longest = max_gamma
+    if longest is None:
+        longest = max([6, len(acceptance.survival), *calibration.gammas])
+    if not 1 <= longest <= LONGEST:
+        raise SpecamortError(f"the longest draft length is {longest}, and not 1 to {LONGEST}")
     choices = [_choice(calibration, acceptance, g) for g in range(longest + 1)]
     best = min(choices, key=lambda c: c.pot_ms)
     worth_it = best.gamma > 0 and best.speedup > 1 + max(_WORTH, calibration.error)
@@ -120,6 +125,11 @@ def _choice(calibration: Calibration, acceptance: Acceptance, gamma: int) -> Cho
     mean, low, high = acceptance.accepted(gamma) if gamma else (0.0, 0.0, 0.0)
     base = calibration.t_base_ms
     value = pot_ms(calibration, acceptance, gamma, mean)
+    if not (isfinite(value) and value > 0):
+        raise SpecamortError(
+            f"{calibration.source}: a step with gamma {gamma} would take {value:.3g} ms a token; "
+            "mend the host term, which may not make up for the step"
+        )
     scatter = 0.0  # of t_base, relative
     if calibration.t_base_range_ms:
         a, b = calibration.t_base_range_ms
@@ -148,8 +158,8 @@ def _choice(calibration: Calibration, acceptance: Acceptance, gamma: int) -> Cho
         break_even=max(
             calibration.extra_ms(gamma, acceptance.coverage) / (acceptance.coverage * base), 0.0
         )
-        if acceptance.coverage
-        else float("inf"),
+        if acceptance.coverage > _NEVER
+        else None,
         known="measured" if measured else modelled,
     )
 
@@ -168,6 +178,8 @@ def _advice(
     )
     if tried.speedup > 1:
         advice += f"fast, and predictions are good to {100 * max(_WORTH, calibration.error):.1f}%."
+    elif tried.break_even is None:
+        return f"{advice}fast, and no step has a draft: another drafter, or none, for this traffic."
     else:
         advice += (
             f"fast; it needs {tried.break_even:.2f} accepted tokens a draft to break even and gets "

@@ -26,8 +26,11 @@ def overview(answer: Plan, server: ServerMetrics | None = None) -> str:
         )
     at = answer.best.gamma or min(answer.choices[1:], key=lambda c: c.pot_ms).gamma
     tried = answer.choices[at]
-    lines.append(
-        f"break-even at gamma {at}: {tried.break_even:.2f} accepted tokens a draft "
-        f"(alpha {tried.break_even / at:.2f}); this traffic has {tried.accepted:.2f}"
-    )
+    if tried.break_even is None:
+        lines.append("no break-even: no step has a draft")
+    else:
+        lines.append(
+            f"break-even at gamma {at}: {tried.break_even:.2f} accepted tokens a draft "
+            f"(alpha {tried.break_even / at:.2f}); this traffic has {tried.accepted:.2f}"
+        )
     return "\n".join([*lines, "", "assumed:", *(f"- {a}" for a in answer.assumed)])

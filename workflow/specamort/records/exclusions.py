@@ -1,16 +1,43 @@
 """What `throttled or shared` means, and which records are left out for it."""
 
+from contextlib import suppress
 from pathlib import Path
 
+from ..errors import Unreadable
+from ..study import layout
+from ..study.grid import Study
 from . import record
 from .types import DeviceState
 
 
+def set_marked_aside(study: Study, results: Path) -> list[Path]:
+    """Move the study's records of throttled or shared cells aside, to be measured again.
+
+    Raises:
+        SpecamortError: a record cannot be read; nothing is moved.
+    """
+    marked = []
+    for wanted in (w for job in layout.jobs(study, results) for w in job.wanted):
+        for path in wanted.places:
+            try:
+                found = record.read(path)
+            except Unreadable as e:
+                if isinstance(e.__cause__, FileNotFoundError):
+                    continue
+                raise
+            if exclusions(found.get("device_state")):
+                marked.append(path)
+    for path in marked:
+        with suppress(FileNotFoundError):  # a job that measures has moved it
+            record.set_aside(path)
+    return marked
+
+
 def set_excluded_aside(results: Path) -> list[Path]:
-    """Move records of throttled or shared cells aside, so that they are measured again."""
+    """`set_marked_aside` for callers that name no study."""
     raw = results / "raw"
     moved = []
-    for path in sorted(raw.rglob("*.json")):
+    for path in sorted(raw.rglob("[!.]*.json")):
         if path.is_relative_to(raw / "superseded"):
             continue
         if exclusions(record.read(path).get("device_state")):

@@ -1,13 +1,19 @@
 """The planner's answer as a picture: speedup over acceptance and draft length."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
+from ..errors import SpecamortError
+from ..files import atomic
 from ..planner.plan import Plan, pot_ms
+from ..planner.scrape import shown
 from ..planner.server_metrics import ServerMetrics
 from .style import STYLE, watermark
 
@@ -64,3 +70,38 @@ def plan_map(answer: Plan, server: ServerMetrics | None = None) -> Figure:
             figure, " ".join(re.findall(r"\((synthetic|rehearsal)\)", answer.calibration.source))
         )
     return figure
+
+
+def write_to(path: Path) -> Callable[[Plan, ServerMetrics | None], None]:
+    """What writes an answer's picture there.
+
+    Raises:
+        SpecamortError: no format of that name, or no folder to write to.
+    """
+    kind, known = path.suffix.lstrip(".").lower(), sorted(FigureCanvasBase.filetypes)
+    if kind not in known:
+        raise SpecamortError(
+            f"--figure {shown(path)}: a picture's name ends in its format, one of "
+            f"{', '.join(known)}"
+        )
+    try:
+        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+            raise SpecamortError(
+                f"--figure {shown(path)}: is no file in a folder that is there; make the folder, "
+                "or name another"
+            )
+    except (OSError, ValueError) as e:
+        raise SpecamortError(f"--figure {shown(path)}: no file can have that name") from e
+
+    def write(answer: Plan, server: ServerMetrics | None = None) -> None:
+        try:
+            with atomic(path) as temporary:
+                plan_map(answer, server).savefig(temporary, format=kind)
+        except SpecamortError as e:
+            raise SpecamortError(f"--figure {e}") from e
+        except (RuntimeError, ValueError) as e:  # a format may need a program that is not here
+            raise SpecamortError(
+                f"--figure {shown(path)}: cannot be drawn ({shown(e)}); name another file or format"
+            ) from e
+
+    return write

@@ -103,11 +103,23 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """A record that a study needs."""
+    """A record that a study needs.
+
+    Attributes:
+        replicate: of a cell's record; 0 where the job has none.
+        statistics: whether the engine's were on.
+    """
 
     path: Path
     kind: str
     settings: Settings
+    replicate: int = 0
+    statistics: bool = True
+
+    @property
+    def places(self) -> tuple[Path, Path]:
+        """Where it may be: in its place, or waiting for the rest of its block."""
+        return self.path, self.path.parent / "partial" / self.path.name
 
 
 @dataclass(frozen=True)
@@ -164,7 +176,13 @@ def job_name(rule: str, study: str, platform: str, replicate: int | None = None)
 def _job(study: Study, results: Path, kind: JobKind, platform: str, replicate: int | None) -> Job:
     where = folder(results, kind.rule, platform, replicate)
     wanted = tuple(
-        Wanted(where / f"{c}.json", kind.kind, kind.settings(study, platform, c))
+        Wanted(
+            where / f"{c}.json",
+            kind.kind,
+            kind.settings(study, platform, c),
+            replicate=replicate or 0,
+            statistics=c != "off",
+        )
         for c in kind.cells(study)
     )
     return Job(kind, platform, replicate, wanted)

@@ -1,6 +1,9 @@
 PYTHON ?= python3
 STUDY ?= config/local.yaml
 ENV ?= cpu
+# Recipes have it from their environment, as it was typed: neither make nor a shell looks into it.
+unexport STUDY
+export STUDY_FILE := $(value STUDY)
 # One engine an environment: the CPU's and the GPU's builds of vLLM are one package to Python.
 VENV := $(if $(filter gpu,$(ENV)),.venv-gpu,.venv)
 BIN := $(VENV)/bin
@@ -11,7 +14,7 @@ ONE_AT_A_TIME := mkdir -p results && flock -n -E 75 results/.lock
 
 # Python is new enough, or a sentence.
 define PYTHON_OR_SAY
-@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
   { echo "$(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1; }
 endef
 
@@ -29,22 +32,22 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 study: env  ## the whole study, from nothing to results/<name>/report.html
-	@$(BIN)/specamort check --study $(STUDY)
-	@$(ONE_AT_A_TIME) $(BIN)/snakemake --profile profiles/local --nolock --configfile $(STUDY) || \
+	@$(BIN)/specamort check --study="$$STUDY_FILE"
+	@$(ONE_AT_A_TIME) $(BIN)/snakemake --profile profiles/local --nolock --configfile="$$STUDY_FILE" || \
 	  { s=$$?; [ $$s -ne 75 ] || echo "another study is running here; wait for it" >&2; exit $$s; }
 	@$(BIN)/python -c 'import sys; from specamort.study.study_file import read_study; \
-	  print("report:", read_study(sys.argv[1]).results / "report.html")' $(STUDY)
+	  print("report:", read_study(sys.argv[1]).results / "report.html")' "$$STUDY_FILE"
 
-rehearsal: STUDY = config/study.yaml
+rehearsal: export STUDY_FILE := $(if $(filter file,$(origin STUDY)),config/study.yaml,$(value STUDY))
 rehearsal: env  ## the published study without its GPUs, on this machine; STUDY=... for another
-	@$(BIN)/specamort rehearse --study $(STUDY)
+	@$(BIN)/specamort rehearse --study="$$STUDY_FILE"
 
 env: $(VENV)/$(ENV)  ## the pinned environment; ENV=gpu for GPU nodes
 
 $(VENV)/$(ENV): envs/$(ENV).lock envs/$(ENV).post-deploy.sh pyproject.toml
 	$(PYTHON_OR_SAY)
-	$(PYTHON) -m venv $(VENV)
-	PATH=$(CURDIR)/$(BIN):$$PATH envs/$(ENV).post-deploy.sh
+	"$(PYTHON)" -m venv $(VENV)
+	PATH="$$PWD/$(BIN):$$PATH" envs/$(ENV).post-deploy.sh
 	touch $@
 
 dev: .venv-dev/made  ## a light environment in .venv-dev, without an engine; PYTHON=python3.13
@@ -53,13 +56,13 @@ dev: .venv-dev/made  ## a light environment in .venv-dev, without an engine; PYT
 # engine can have.
 .venv-dev/made: pyproject.toml envs/cpu.lock
 	$(PYTHON_OR_SAY)
-	$(PYTHON) -m venv .venv-dev
+	"$(PYTHON)" -m venv .venv-dev
 	grep -v '^numpy==' envs/cpu.lock > .venv-dev/versions.txt
 	$(DEV)/pip install -q --disable-pip-version-check -c .venv-dev/versions.txt -e '.[dev]'
 	touch $@
 
 wheelhouse: envs/gpu.lock  ## the packages of gpu.lock, to carry to nodes without a network
-	$(PYTHON) -m pip wheel --no-deps -r $< -w $@
+	"$(PYTHON)" -m pip wheel --no-deps -r $< -w $@
 
 check: dev  ## lint, types and the unit tests that need no engine, in the light environment
 	$(call LINT,$(DEV))
@@ -78,7 +81,7 @@ lint: env  ## lint and types, with the tools of the whole environment
 	$(BIN)/snakemake --lint
 
 docs:  ## docs/configuration.md, from the schemas
-	$(PYTHON) docs/generate.py
+	"$(PYTHON)" docs/generate.py
 
 bench: env  ## the figures of docs/benchmarks.md
 	$(BIN)/python benchmarks/harness.py

@@ -4,13 +4,16 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from snakemake.exceptions import WorkflowError
+from snakemake.persistence import FileBackupMixin
 
 from specamort.analysis.tables import table_paths
-from specamort.cluster.cluster_file import read_cluster
+from specamort.cluster.cluster_file import STRICT, read_cluster
 from specamort.cluster.preflight import require_site
 from specamort.cluster.resources import requests
+from specamort.cluster.running import claim
 from specamort.errors import SpecamortError
 from specamort.study.layout import KINDS, outputs
 from specamort.study.layout import jobs as measuring_jobs
@@ -38,30 +41,45 @@ except SpecamortError as e:
 REQUESTED = read_study(STUDY.rehearses) if STUDY.rehearses else STUDY
 REQUEST = partial(requests, REQUESTED, CLUSTER, Path.cwd())
 
+if CLUSTER:
+    from specamort.cluster.executor import mend
+
+    mend(Path.cwd())
+# the executor takes it out of the environment
+SLURM_JOB = os.environ.get("SLURM_JOB_ID")
+
+# Snakemake copies what `update` names before a job, and puts it back when the job fails: over what
+# another job of the block has written since. Records need no copy, nothing overwrites one.
+FileBackupMixin.backup_output = lambda self, path: None
+FileBackupMixin.restore_output = lambda self, path: False
+
 
 onstart:
     try:
         if CLUSTER:
-            require_site(STUDY, CLUSTER)
+            require_site(REQUESTED, CLUSTER)
+            claim(RESULTS, SLURM_JOB)
         if all(map(is_there, STUDY.models.values())):
             check_prompts(STUDY)
     except SpecamortError as e:
         raise WorkflowError(str(e)) from None
 
 
+# Snakemake would take the braces of a path for its own.
+literal = lambda text: text.replace("{", "{{").replace("}", "}}")
+
 # Every measuring rule needs the device, and a quiet machine, to itself: it asks for more threads
 # than a machine has and gets them all. Rehearsals measure nothing and run side by side.
 ALONE = 1 if STUDY.rehearses else 256
 RESULTS = STUDY.results
 KIND = "gpu" if any(p.device == "cuda" for p in STUDY.platforms.values()) else "cpu"
-ENVIRONMENT = str(Path(workflow.basedir) / f"envs/{KIND}.yaml")
+ENVIRONMENT = literal(str(Path(workflow.basedir) / f"envs/{KIND}.yaml"))
 STUDY_HASH = digest(Path(STUDY.file).read_text(encoding="utf-8"))
 
 # Jobs run in the environment that runs Snakemake, on whatever PATH they are started.
-shell.prefix(
-    f"export PATH={Path(sys.executable).parent}:$PATH; "
-    + (CLUSTER.prefix(Path.cwd()) if CLUSTER else "")
-)
+BIN = quote(str(Path(sys.executable).parent))
+PREFIX = f"export PATH={BIN}:$PATH; {CLUSTER.prefix(Path.cwd()) if CLUSTER else STRICT}"
+shell.prefix(literal(PREFIX))
 
 
 # What is light, and what needs the network, runs where Snakemake runs.

@@ -6,15 +6,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "workflow/specamort/study/schemas"
 TARGET = ROOT / "docs/configuration.md"
-FILES = {"study": "A study file", "cluster": "A cluster file"}
+FILES = {"study": "A study file", "cluster": "A cluster file", "user": "Your own file"}
 
 
 def configuration() -> str:
     """The whole document."""
     parts = [
-        "# What a study file and a cluster file hold\n\n"
+        "# What a study file, a cluster file and your own file hold\n\n"
         "Made by `make docs` from the schemas in `workflow/specamort/study/schemas`; edit those.\n"
-        "Examples are in `config/` and `config/clusters/`."
+        "Examples are in `config/` and `config/clusters/`. A name stands once, a whole number has\n"
+        "no point, every number is finite, text has no control characters, and the file is UTF-8."
     ]
     for name, title in FILES.items():
         schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
@@ -42,7 +43,8 @@ def _table(schema: dict, whole: dict) -> str:
     for key, value in schema["properties"].items():
         needed = "yes" if key in schema.get("required", []) else ""
         about = value["description"].replace("|", r"\|")
-        rows.append(f"| `{key}` | {_value(value, whole)} | {needed} | {about} |")
+        may_be = _value(value, whole).replace("|", r"\|")
+        rows.append(f"| `{key}` | {may_be} | {needed} | {about} |")
     return "\n".join(rows)
 
 
@@ -53,9 +55,11 @@ def _value(value: dict, whole: dict) -> str:
     if "enum" in value:
         return ", ".join(f"`{v}`" for v in value["enum"])
     if value["type"] == "array":
-        size = f" of {value['maxItems']}" if "maxItems" in value else ""
+        least, most = value.get("minItems"), value["maxItems"]
+        size = f" of {most}" if least == most else f" of at most {most}"
         items = value["items"]
-        like = f"mapping as `{_name(items)}`" if "$ref" in items else _value(items, whole)
+        mapping = _resolved(items, whole)["type"] == "object"
+        like = f"mapping as `{_name(items)}`" if mapping else _value(items, whole)
         return f"list{size}: {like}"
     if value["type"] == "object":
         by_name = isinstance(value["additionalProperties"], dict)
@@ -64,7 +68,9 @@ def _value(value: dict, whole: dict) -> str:
         return value["description"]
     words = {"integer": "whole number", "boolean": "true or false", "string": "text"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
-    said = [f"{sign} {value[k]}" for k, sign in bounds.items() if k in value]
+    said = [f"{sign} {value[k]:,}" for k, sign in bounds.items() if k in value]
+    if "maxLength" in value:
+        said.append(f"of at most {value['maxLength']} characters")
     return " ".join([words.get(value["type"], value["type"]), ", ".join(said)]).strip()
 
 

@@ -45,3 +45,23 @@ def made(local, tmp_path):
     synthetic.write_study(local, tmp_path)
     tables.write_tables(local, tmp_path)
     return {n: tables.read_table(tmp_path, n) for n in tables.NAMES}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Commands of a site: `site(squeue="...")` makes squeue print that; None makes it fail."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.chdir(tmp_path)
+
+    def answer(**outputs):
+        for name, text in outputs.items():
+            path = commands / name
+            path.write_text(
+                "#!/bin/sh\nexit 1\n" if text is None else f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
+            )
+            path.chmod(0o755)
+
+    return answer

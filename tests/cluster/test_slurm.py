@@ -12,117 +12,38 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 import synthetic
-from conftest import ROOT
+from clusters import (
+    ACCOUNT,
+    CLUSTER,
+    FILE,
+    KIND,
+    PARTITION,
+    STUDY,
+    Checkout,
+    ask,
+    is_up,
+    kill_the_job,
+    running,
+    slurm,
+    wait_for,
+)
 from phoenix import BLOCKS, SELF_CHECKS, asks, job_name
 from specamort.analysis import tables
 from specamort.records import record
 from specamort.study.rehearsal import write_rehearsal
 from specamort.study.study_file import read_study
 
-ACCOUNT = "gts-test"
-CLUSTER = ROOT / "tests/cluster/cluster.yaml"
-FILE = "config/small.yaml"
-STUDY = read_study(ROOT / FILE)
-KIND = {"cpu-bf16": "h100", "cpu-fp32": "h200"}  # of the partition, the gres and the node
-PARTITION = {platform: f"gpu-{kind}" for platform, kind in KIND.items()}
-up = shutil.which("sinfo") and subprocess.run(
-    [str(ROOT / "tests/cluster/slurm-cluster"), "status"], capture_output=True
-)
-pytestmark = pytest.mark.skipif(not up or up.returncode != 0, reason="no test cluster is up")
-
-
-def ask(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def wait_for(what, check, seconds=300):
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"{what} never came"
-        time.sleep(0.5)
-    return found
+pytestmark = pytest.mark.skipif(not is_up(), reason="no test cluster is up")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     made = tmp_path_factory.mktemp("cluster")
     made.chmod(0o755)
-    for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
-        (made / name).symlink_to(ROOT / name)
-    return made
-
-
-class Checkout:
-    """A user's checkout: the commands they run, and what is measured in it."""
-
-    def __init__(self, home):
-        self.home = home
-        self.results = home / "results" / STUDY.name
-        self.blocks = {p: self.results / "raw/timing" / p / "r0" for p in STUDY.platforms}
-
-    def start(self, *command, account=ACCOUNT):
-        environment = os.environ | {"SPECAMORT_ACCOUNT": account}
-        if not account:
-            del environment["SPECAMORT_ACCOUNT"]
-            environment["HOME"] = str(self.home)
-        return subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=self.home,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def snakemake(self, cluster=CLUSTER, **kwargs):
-        command = ["snakemake", "--profile", "profiles/slurm", "--latency-wait", "10"]
-        command += ["--config", f"cluster={cluster}", "--configfile", FILE, "--nolock"]
-        return self.start(*command, "--slurm-init-seconds-before-status-checks", "5", **kwargs)
-
-    def specamort(self, name, *arguments):
-        run = self.start("specamort", name, "--study", FILE, *arguments)
-        out, _ = run.communicate()
-        assert run.returncode == 0, out
-        return out
-
-    def launch(self, cluster=CLUSTER):
-        options = ["--", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "10"]
-        out = self.specamort("launch", "--cluster", str(cluster), *options)
-        return re.search(r"job (\d+)", out)[1]
-
-    def records(self):
-        raw = self.results / "raw"
-        found = {str(p.relative_to(raw)) for p in raw.rglob("*.json")}
-        return {p for p in found if not p.startswith("superseded")}
-
-    def forget_blocks(self):
-        for block in self.blocks.values():
-            shutil.rmtree(block)
-
-    def first_cell(self, platform):
-        """The first record of the block under way, once there is one, and what it holds."""
-        partial = self.blocks[platform] / "partial"
-        path = wait_for("a cell", lambda: next(partial.glob("*-g*.json"), None))
-        return self.blocks[platform] / path.name, record.read(path)
-
-    def jobs_since(self, job):
-        """Ids of all jobs submitted for measuring blocks after `job`."""
-        listed = ask("sacct", "-nXP", "-S", "now-1hours", "-o", "JobID,Partition").splitlines()
-        return {
-            number
-            for number, partition in (line.split("|") for line in listed)
-            if partition in PARTITION.values() and int(number) > int(job)
-        }
-
-
-def running(platform):
-    """Id of the measuring job that runs for a platform."""
-    out = ask("squeue", "-h", "-t", "running", "-p", PARTITION[platform], "-o", "%i %k")
-    return next((line.split()[0] for line in out.splitlines() if "rule_measure" in line), None)
+    return Checkout.linked(made).home
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +54,8 @@ def undisturbed(home):
     job = checkout.launch()
     assert checkout.launch() == job  # one controller, however often it is launched
     assert "controller: job" in checkout.specamort("status")
-    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 600)
-    log = next((checkout.results / "controller").glob(f"{job}_*.out")).read_text()
-    assert (checkout.results / "report.html").exists(), log[-4000:]
+    checkout.wait_for_the_end()
+    assert (checkout.results / "report.html").exists(), checkout.log(job)[-4000:]
     return checkout, checkout.records()
 
 
@@ -143,6 +63,7 @@ def undisturbed(home):
 def checkout(undisturbed):
     checkout, before = undisturbed
     yield checkout
+    checkout.stop()
     assert checkout.records() == before
     assert not (checkout.results / "raw/superseded").exists()
     records = tables.timing_records(STUDY, checkout.results)
@@ -170,9 +91,9 @@ def test_a_wrong_site_is_refused_before_anything_is_submitted(home, account, cha
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(CLUSTER.read_text().replace(*change or ("", "")))
     before = ask("squeue", "-h")
-    run = Checkout(home).snakemake(cluster, account=account)
-    out, _ = run.communicate()
-    assert run.returncode != 0
+    checkout = Checkout(home)
+    code, out = checkout.finish(checkout.snakemake(cluster, account=account))
+    assert code != 0
     assert re.search(why, out) and "nothing was submitted" in out
     assert ask("squeue", "-h") == before
 
@@ -180,9 +101,7 @@ def test_a_wrong_site_is_refused_before_anything_is_submitted(home, account, cha
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """A checkout with the published study's rehearsal; its partitions hold what they take."""
-    for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(Checkout.linked(tmp_path).home)
     study = write_rehearsal(read_study("config/study.yaml"), full=False)
     for model in study.models:
         (tmp_path / "results/models" / model).mkdir(parents=True)
@@ -210,7 +129,7 @@ def held(command, wanted):
         stderr=subprocess.DEVNULL,
     )
     try:
-        return wait_for(f"{wanted} jobs", found, 120)
+        return wait_for(f"{wanted} jobs", found)
     finally:
         run.kill()
         run.wait()
@@ -250,7 +169,7 @@ def test_a_study_launched_by_sbatch(undisturbed, monkeypatch):
     monkeypatch.delenv("SPECAMORT_ACCOUNT", raising=False)
     script = ["profiles/slurm/study.sbatch", FILE, str(CLUSTER)]
     job = ask("sbatch", "--parsable", "-A", ACCOUNT, "-p", "cpu-small", "--mem=1G", *script).strip()
-    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 600)
+    checkout.wait_for_the_end()
     said = (checkout.home / f"specamort-launch-{job}.out").read_text()
     assert re.search(r"submitted the controller of small: job \d+", said), said
     assert (checkout.results / "report.html").exists()
@@ -273,10 +192,6 @@ def test_a_launched_study(undisturbed):
     assert re.search(r"(\d+) of \1 cells done", out) and "GPU-hours so far" in out
 
 
-def scancel(platform, job):
-    ask("scancel", job)
-
-
 def requeue(platform, job):
     ask("scontrol", "requeue", job)
 
@@ -294,28 +209,23 @@ def preempt(platform, job):
 def kill_the_node(platform, job):
     """All that runs on the node ends at once; SLURM notices, and later the node comes back."""
     node = f"{KIND[platform]}-1"
-    subprocess.run(["pkill", "-9", "-f", f"slurmd -N {node}"], check=True)
-    for p in psutil.process_iter():
-        try:
-            if p.environ().get("SLURM_JOB_ID") == job or f"[{job}." in " ".join(p.cmdline()):
-                p.kill()
-        except psutil.Error:
-            continue
+    slurm("down", node)
+    kill_the_job(job, and_slurm=True)
     wait_for("node failure", lambda: running(platform) != job)
-    ask("slurmd", "-N", node)
+    slurm("up", node)
 
 
 def restart_slurmctld(platform, job):
-    ask("pkill", "-x", "slurmctld")
+    slurm("down", "slurmctld")
     time.sleep(5)
-    ask("slurmctld")
+    slurm("up", "slurmctld")
     wait_for("slurmctld", lambda: subprocess.run(["scontrol", "ping"]).returncode == 0)
 
 
 @pytest.mark.parametrize(
     "disturb",
     [
-        {"cpu-bf16": scancel, "cpu-fp32": requeue},
+        {"cpu-fp32": requeue},
         {"cpu-bf16": preempt, "cpu-fp32": kill_the_node},
         {"cpu-bf16": restart_slurmctld},
     ],
@@ -330,18 +240,29 @@ def test_disturbed_blocks(checkout, disturb, tmp_path):
     cluster.write_text(text)
     checkout.forget_blocks()
     run = checkout.snakemake(cluster)
-    jobs, cells = {}, {}
+    cells = {}
     for platform, do in disturb.items():
-        path, found = checkout.first_cell(platform)
-        jobs[do], cells[path] = running(platform), found
-        do(platform, jobs[do])
-    out, _ = run.communicate(timeout=600)
-    assert run.returncode == 0, out[-4000:]
+        path, cells[path] = checkout.first_cell(platform)
+        do(platform, running(platform))
+    code, out = checkout.finish(run)
+    assert code == 0, out[-4000:]
     for path, found in cells.items():
         assert record.read(path) == found
-    if scancel in jobs:
-        (log,) = (checkout.home / ".snakemake/slurm_logs").rglob(f"{jobs[scancel]}.log")
-        assert "told to stop (SIGTERM)" in log.read_text()
+
+
+def test_a_cancelled_block_closes_its_engine(checkout):
+    checkout.forget_blocks()
+    run = checkout.snakemake()
+    path, found = checkout.first_cell("cpu-bf16")
+    job = running("cpu-bf16")
+    ask("scancel", job)
+    code, out = checkout.finish(run)
+    assert code != 0 and "not submitted again" in out
+    (log,) = (checkout.home / ".snakemake/slurm_logs").rglob(f"{job}.log")
+    assert "told to stop (SIGTERM)" in log.read_text()
+    code, out = checkout.finish(checkout.snakemake())
+    assert code == 0, out[-4000:]
+    assert record.read(path) == found
 
 
 def test_a_controller_that_runs_out_of_time(checkout, tmp_path):
@@ -350,8 +271,8 @@ def test_a_controller_that_runs_out_of_time(checkout, tmp_path):
     cluster.write_text(CLUSTER.read_text().replace("minutes: 60", "minutes: 3"))
     checkout.forget_blocks()
     job = checkout.launch(cluster)
-    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 900)
-    log = next((checkout.results / "controller").glob(f"{job}_*.out")).read_text()
+    checkout.wait_for_the_end()
+    log = checkout.log(job)
     assert "Requeued job" in log and "Job completed successfully" in log, log[-4000:]
     assert len(checkout.jobs_since(job)) == len(STUDY.platforms)
 
@@ -362,8 +283,8 @@ def test_a_controller_that_is_killed(checkout):
     first = checkout.launch()
     path, found = checkout.first_cell("cpu-bf16")
     ask("scancel", first)
-    wait_for("its death", lambda: not ask("squeue", "-h", "-n", f"specamort-{STUDY.name}"))
+    wait_for("its death", lambda: not ask("squeue", "-h", "-p", "cpu-small"))
     assert checkout.launch() != first
-    wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), 600)
+    checkout.wait_for_the_end()
     assert record.read(path) == found
     assert len(checkout.jobs_since(first)) == len(STUDY.platforms)

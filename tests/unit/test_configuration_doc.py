@@ -21,7 +21,7 @@ def test_document_is_up_to_date():
 def test_every_key_is_described_in_a_sentence(name):
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
     keys = list(properties(schema))
-    assert len(keys) > 10
+    assert len(keys) > 1
     for key, value in keys:
         assert value.get("description", "").endswith("."), f"{name}: {key}: has no sentence"
 

@@ -1,7 +1,6 @@
 """SLURM's answers, given by stand-ins for its commands."""
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -14,26 +13,6 @@ from specamort.cluster import cluster_file, launch, resources, slurm, status
 from specamort.errors import SpecamortError
 from specamort.study import layout
 from specamort.study.study_file import read_study
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """Commands of a site: `site(squeue="...")` makes squeue print that; None makes it fail."""
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    monkeypatch.setenv("USER", "me")
-    monkeypatch.chdir(tmp_path)
-
-    def answer(**outputs):
-        for name, text in outputs.items():
-            path = commands / name
-            path.write_text(
-                "#!/bin/sh\nexit 1\n" if text is None else f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
-            )
-            path.chmod(0o755)
-
-    return answer
 
 
 def test_the_queue_of_a_checkout(site, tmp_path):
@@ -130,17 +109,17 @@ def test_a_block_waits_for_the_job_an_earlier_controller_left(site, root, tmp_pa
 def test_modules_and_container(root, tmp_path):
     study = read_study(root / "config/study.yaml")
     phoenix = cluster_file.read_cluster(root / "config/clusters/phoenix.yaml", study)
-    assert phoenix.prefix(tmp_path) == ""
+    assert phoenix.prefix(tmp_path) == "set -euo pipefail; "
     image = tmp_path / "it.sif"
     both = replace(phoenix, modules=("cuda/13",), container=str(image))
     assert both.prefix(tmp_path) == (
-        f"module load cuda/13; apptainer exec --nv --bind {tmp_path} "
+        f"module load cuda/13 || exit; set -euo pipefail; apptainer exec --nv --bind {tmp_path} "
         f"--env PYTHONPATH={tmp_path}/workflow {image} "
     )
     text = (root / "config/clusters/phoenix.yaml").read_text()
     named = tmp_path / "site.yaml"
     named.write_text(text.replace("# container: specamort-gpu.sif", f"container: {image}"))
-    with pytest.raises(SpecamortError, match=r"container: .*it\.sif is not there; build it"):
+    with pytest.raises(SpecamortError, match=r"container: .*it\.sif is no image that is there; build it"):
         cluster_file.read_cluster(named, study)
     image.touch()
     assert cluster_file.read_cluster(named, study).container == str(image)
@@ -215,13 +194,107 @@ def test_the_controller_waits_only_while_all_that_is_left_is_under_way(
         layout.job_name(j.kind.rule, small.name, j.platform, j.replicate)
         for j in layout.jobs(small)
     ]
-    queues = iter([jobs, jobs, jobs[1:]])
-    monkeypatch.setattr(
-        launch,
-        "live_jobs",
-        lambda home: [slurm.Job("1", "PENDING", what, "", 0) for what in next(queues)],
-    )
+    queues = iter([jobs, None, jobs, jobs[1:]])
+
+    def live_jobs(home):
+        if (queue := next(queues)) is None:
+            raise SpecamortError("squeue fails: timed out")
+        return [slurm.Job("1", "PENDING", what, "", 0) for what in queue]
+
+    monkeypatch.setattr(launch, "live_jobs", live_jobs)
+    monkeypatch.setattr(slurm, "is_here", lambda: True)
     naps = []
     monkeypatch.setattr(time, "sleep", naps.append)
     launch.Controller(str(root / "config/small.yaml"), [])._wait_for_leftovers()
-    assert len(naps) == 2
+    assert len(naps) == 3
+
+
+@pytest.fixture
+def controller(root, tmp_path, monkeypatch):
+    """A controller in an empty checkout, which looks often and has little patience."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "_LOOK_S", 0.2)
+    monkeypatch.setattr(launch, "_PATIENCE_S", 1)
+    monkeypatch.setattr(launch, "live_jobs", lambda home: [])
+    (tmp_path / "results/small/tables").mkdir(parents=True)
+    return lambda *command: launch.Controller(str(root / "config/small.yaml"), list(command))
+
+
+def test_a_snakemake_that_does_nothing_is_started_again(controller, tmp_path, capfd):
+    once = "test -e begun || { touch begun; exec sleep 60; }; touch results/small/tables/done"
+    controller("bash", "-c", once)()
+    assert "Snakemake starts again" in capfd.readouterr().out
+
+
+def test_one_that_does_nothing_again_is_given_up(controller):
+    with pytest.raises(SpecamortError, match="again nothing runs and nothing is written"):
+        controller("sleep", "60")()
+
+
+@pytest.mark.parametrize("sign", ["a job in the queue", "no answer", "a rule", "a file"])
+def test_one_that_may_do_something_is_left_alone(controller, monkeypatch, sign):
+    command = "sleep 2.5"
+    if sign == "a job in the queue":
+        monkeypatch.setattr(launch, "live_jobs", lambda home: ["one"])
+    elif sign == "no answer":
+
+        def away(home):
+            raise SpecamortError("squeue fails")
+
+        monkeypatch.setattr(launch, "live_jobs", away)
+    elif sign == "a rule":
+        command = "sleep 2.5; true"  # a child of the shell's
+    else:
+        command = "for i in 1 2 3 4 5; do touch results/small/tables/$i; sleep 0.5 & wait; done"
+    assert controller("bash", "-c", command)._run() == 0
+
+
+def test_what_ended_an_attempt_decides_what_grows(site, root, tmp_path):
+    study = read_study(root / "config/study.yaml")
+    phoenix = cluster_file.read_cluster(root / "config/clusters/phoenix.yaml", study)
+    asks = resources.requests(study, phoenix, tmp_path, "measure")
+    wildcards = Wildcards(["study", "h100", "1"], platform="h100")
+    site(sinfo="gpu-h100|gpu:h100:8|2:00:00|64|180000", sacctmgr="")
+    resources._limits.cache_clear()
+    resources.ENDED.clear()
+
+    def asked(attempt=3):
+        return asks["runtime"](wildcards, attempt), asks["mem_mb"](wildcards, attempt)
+
+    first = asked(1)
+    assert asked() == first == (83, 65536)
+    resources.ENDED["measure", ("study", "h100", "2"), "TIMEOUT"] += 1
+    resources.ENDED["measure", ("study", "h100", "1"), "FAILED"] += 1
+    assert asked() == first
+    resources.ENDED["measure", ("study", "h100", "1"), "OUT_OF_MEMORY"] += 1
+    assert asked() == (83, 131072)
+    resources.ENDED["measure", ("study", "h100", "1"), "OUT_OF_MEMORY"] += 1
+    resources.ENDED["measure", ("study", "h100", "1"), "TIMEOUT"] += 1
+    assert asked() == (120, 180000)  # what the partition gives at most
+    site(sinfo=None)
+    resources._limits.cache_clear()
+    assert asked() == (166, 196608)
+    resources.ENDED.clear()
+    resources._limits.cache_clear()
+
+
+class Wildcards(list):
+    """Snakemake's: a list with names."""
+
+    def __init__(self, values, **names):
+        super().__init__(values)
+        self.__dict__.update(names)
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "why"),
+    [
+        ("sbatch: error: no\nsbatch: error: QOS", "Could not make sense"),
+        (None, "refuses the controller: "),
+    ],
+)
+def test_what_sbatch_says_is_one_sentence(phoenix, site, tmp_path, sbatch, why):
+    site(sbatch=sbatch)
+    with pytest.raises(SpecamortError, match=f"sbatch refuses the controller: .*{why}|{why}") as e:
+        launch.launch(*phoenix, tmp_path / "results/study", [])
+    assert "\n" not in str(e.value)

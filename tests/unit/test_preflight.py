@@ -4,7 +4,7 @@ import pytest
 
 from specamort.cluster import preflight, slurm
 from specamort.cluster.cluster_file import read_cluster
-from specamort.cluster.slurm import Site
+from specamort.cluster.slurm import Limit, Site
 from specamort.errors import SpecamortError
 from specamort.study.study_file import read_study
 
@@ -45,6 +45,27 @@ def test_each_wrong_name_is_told_with_what_there_is(checked):
     assert sum("gts-me may use embers" in c for c in checked(only_free)) == 3
 
 
+def test_the_first_request_is_held_against_the_partitions_limits(checked):
+    """The longest of a platform's jobs: 98 minutes of tracing on h100 and on h200."""
+    limits = {
+        "gpu-h100": Limit(minutes=60, cpus=4, mem_mb=65535),
+        "gpu-h200": Limit(minutes=98, cpus=8, mem_mb=65536),
+    }
+    lines = checked(Site(SITE.partitions, SITE.accounts, limits))
+    time, cpus, memory = [c for c in lines if c.startswith("fix")]
+    assert "h100: 98 minutes: gpu-h100 gives 60 at most; lower" in time
+    assert "platforms.h100.start_minutes or .step_ms" in time and "change" in time
+    assert "h100: 8 CPUs: gpu-h100 gives 4 at most; lower" in cpus
+    assert "h100: 65536 MB of memory: gpu-h100 gives 65535 at most; lower" in memory
+    assert "pass  h200: 98 minutes" in lines and "pass  h200: 65536 MB of memory" in lines
+
+
+def test_an_account_that_cannot_be_checked_is_left_to_sbatch(checked):
+    for accounts in (None, {}):
+        lines = checked(Site(SITE.partitions, accounts))
+        assert all(line.startswith("pass") for line in lines) and "sbatch decides" in lines[0]
+
+
 def test_without_slurm_it_says_where_to_go(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SpecamortError, match="sinfo is not here; run this on a login node"):
@@ -76,7 +97,7 @@ def test_nsys_is_looked_for_as_a_job_would(root, tmp_path, monkeypatch):
         )
         (found,) = preflight._tracer(study, replace(cluster, modules=("nsight",)))
         assert release in str(found) and (found.fix is None) == good
-    assert set(asked) == {"module load nsight; nsys --version"}
+    assert set(asked) == {"module load nsight || exit; set -euo pipefail; nsys --version"}
 
     def missing(*command):
         raise SpecamortError("bash fails")

@@ -12,6 +12,7 @@ from specamort.errors import SpecamortError
 from specamort.study import texts
 from specamort.study.model_files import EMBEDDED, load_tokenizer
 from specamort.study.prompt_check import check_prompts
+from specamort.study.prompts import prompts
 from specamort.study.study_file import read_study
 
 STUDIES = sorted((ROOT / "config").glob("*.yaml"))
@@ -90,3 +91,32 @@ def test_a_damaged_tokenizer_is_a_sentence(small, tmp_path, monkeypatch):
     (home / "tokenizer.json").write_text('{"half')
     with pytest.raises(SpecamortError, match="holds no tokenizer that can be read"):
         load_tokenizer(small.model)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{"half', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "max_position_embeddings: is no number"),
+        ('{"max_position_embeddings": "512"}', "max_position_embeddings: is no number"),
+        ('{"max_position_embeddings": true}', "max_position_embeddings: is no number"),
+        ('{"max_position_embeddings": NaN}', "max_position_embeddings: is no number"),
+    ],
+)
+def test_a_damaged_config_is_a_sentence(small, tmp_path, monkeypatch, content, why):
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "results/models" / small.model.name
+    home.mkdir(parents=True)
+    (home / "config.json").write_text(content)
+    with pytest.raises(SpecamortError, match=rf"config\.json: {why}"):
+        check_prompts(small, lambda model: Letters())
+
+
+def test_a_chat_template_that_fails_is_a_sentence(small):
+    class Broken(Letters):
+        def apply_chat_template(self, *args, **kwargs):
+            raise KeyError("bos")
+
+    with pytest.raises(SpecamortError, match=r"workloads\.open\.chat: .* fails \(KeyError"):
+        prompts(small, Broken(), small.timing_prompts("open"))

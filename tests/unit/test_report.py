@@ -5,6 +5,7 @@ import pytest
 
 import synthetic
 from specamort.analysis import tables
+from specamort.errors import SpecamortError
 from specamort.records import record
 from specamort.report import figures
 from specamort.report.page import device_answer, disturbed, divergence, write_report
@@ -118,3 +119,37 @@ def test_divergence_sentences():
     assert "same at every γ in all 2" in divergence(same)
     some = pd.DataFrame({"first_difference": [None, 4, 8]})
     assert "in 2 of 3 sequences compared, earliest at token 4" in divergence(some)
+
+
+def test_a_label_is_drawn_and_written_as_it_is(made_page, small, tmp_path):
+    label = r"A$_{$ <b>\frac"
+    odd = replace(small.platforms["cpu-bf16"], label=label)
+    text = made_page(replace(small, platforms=small.platforms | {"cpu-bf16": odd}))
+    told = label.replace("<b>", "&lt;b&gt;")
+    assert f"{told} and CPU fp32" in text
+    assert told in (tmp_path / "figures/figure1_speedup.svg").read_text()
+
+
+def test_a_figure_that_is_gone_is_a_sentence(made_page, small, tmp_path):
+    made_page(small)
+    (tmp_path / "figures/figure1_speedup.svg").unlink()
+    with pytest.raises(SpecamortError, match=r"figure1_speedup\.svg: cannot be read"):
+        write_report(small, tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "\0" * 50, "platform,origin\n1,mine\n"])
+def test_a_table_that_is_none_is_a_sentence(made_page, small, tmp_path, content):
+    made_page(small)
+    (tmp_path / "tables/steps.csv").write_text(content)
+    for draw in (figures.draw_all, write_report):
+        with pytest.raises(SpecamortError, match=r"tables/steps\.csv: .*anew"):
+            draw(small, tmp_path)
+
+
+def test_a_table_without_its_rows_is_a_sentence(made_page, small, tmp_path):
+    made_page(small)
+    cells = tmp_path / "tables/cells.csv"
+    cells.write_text(cells.read_text().splitlines()[0] + "\n")
+    for draw in (figures.draw_all, write_report):
+        with pytest.raises(SpecamortError, match=r"tables: not as `specamort analyse` writes"):
+            draw(small, tmp_path)

@@ -28,6 +28,12 @@ def test_published_grid(root):
 
 
 HUB = {"name": "m", "source": "huggingface", "repo": "a/b"}
+FOLDER = {"name": "m", "source": "directory"}
+GPU = {"role": "heldout", "device": "cuda", "dtype": "bfloat16", "label": "x", "gpu": "H100"}
+CPU = "platforms.cpu-bf16"
+COPY = {"kind": "repeat", "chat": False, "text": "sentences"}
+GRID = {"gammas": [*range(10)], "batches": [*range(1, 65)]}
+SHAPE = "tracing.models.0.shape"
 
 
 def set_key(path, value):
@@ -35,7 +41,7 @@ def set_key(path, value):
         *parents, last = path.split(".")
         at = raw
         for p in parents:
-            at = at[p]
+            at = at[int(p) if isinstance(at, list) else p]
         at[last] = value
 
     return change
@@ -77,6 +83,102 @@ def test_refused_with_a_sentence(raw, change, key, why):
     assert str(e.value).startswith(f"some.yaml: {key}: ")
     assert why in str(e.value)
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        # numbers that are none, or not of their kind
+        ("gammas", [0, 2.0], "gammas.1: must be integer, but is 2.0"),
+        ("replicates", 1.0, "replicates: must be integer, but is 1.0"),
+        ("seed", True, "seed: must be integer, but is True"),
+        ("seed", float("nan"), "seed: must be a finite number"),
+        ("workloads.open.sampling", {"top_p": float("inf")}, "workloads.open.sampling.top_p: must"),
+        ("workloads.open.alpha_max", float("nan"), "workloads.open.alpha_max: must be a finite"),
+        # sizes that no machine has
+        ("gammas", [0, 257], "gammas.1: must be smaller than or equal to 256"),
+        ("seed", 2**32, "seed: must be smaller than or equal to 4294967295"),
+        ("seed", 10**400, "seed: must be a number of at most 64 bits"),
+        ("context_tokens", 10**9, "context_tokens: must be smaller than or equal to 10000000"),
+        ("tracing.tokens", [2, 3], "tracing.tokens: both come to 4 in whole steps of γ = 2"),
+        (f"{SHAPE}.hidden_size", 513, f"{SHAPE}.hidden_size: is 513; make it a multiple of"),
+        # names that are folders of ours, or would be taken for something else
+        ("name", "models", "name: must be lower-case letters"),
+        ("name", "a" * 65, "name: must be lower-case letters"),
+        ("name", "small\n", "name: holds the control character U+000A"),
+        ("tracing.models.0.name", "raw", "tracing.models.0.name: must be lower-case"),
+        ("platforms.raw", GPU, "platforms: a name must be lower-case"),
+        (f"{CPU}.label", "_", f"{CPU}.label: must be text with a letter or digit"),
+        (f"{CPU}.label", "CPU fp32 ", "platforms.cpu-fp32.label: is 'CPU fp32', as that of cpu-"),
+        (f"{CPU}.label", "bell\a", f"{CPU}.label: holds the control character U+0007"),
+        ("workloads.open.text", "\ud800", "workloads.open.text: holds the control character U+D8"),
+        ("platforms.x", GPU | {"gpu": " "}, "platforms.x.gpu: must be words of letters and digits"),
+        ("model", HUB | {"repo": "../.."}, "model.repo: must be OWNER/NAME"),
+        ("model", HUB | {"revision": "main"}, "model.revision: must be 40 hex digits"),
+        ("model", {"name": "m", "source": "package", "package": "../x"}, "model.package: must be"),
+        ("model", FOLDER | {"path": "{x}"}, "model.path: must be a path without braces"),
+        ("model", FOLDER | {"path": "x" * 300}, "model.path: xxx"),
+        # what would be ignored
+        (f"{CPU}.gpu", "H100", f"{CPU}.gpu: means nothing for a cpu platform"),
+        ("tracing.models.0.repo", "a/b", "tracing.models.0.repo: means nothing for source random"),
+    ],
+)
+def test_a_senseless_value_is_refused_by_its_key(raw, path, value, said):
+    set_key(path, value)(raw)
+    with pytest.raises(SpecamortError) as e:
+        parse_study(raw, "some.yaml")
+    assert str(e.value).startswith(f"some.yaml: {said}")
+    assert str(e.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("said", "sizes"),
+    [
+        ("context_tokens: comes to 10,000,019,000", {"context_tokens": 10**7, "batches": [1000]}),
+        ("repetitions: comes to ", {"repetitions": 9999, "output_tokens": 10**6}),
+        ("tracing.pairs: comes to ", {"tracing.pairs": 1000, "tracing.tokens": [1, 10**6]}),
+        (
+            "gammas: comes to 40,960 cells",
+            {**GRID, "workloads": {f"w{i}": COPY for i in range(64)}},
+        ),
+        ("replicates: comes to 2,560,000 cells", {**GRID, "replicates": 1000}),
+    ],
+)
+def test_sizes_that_no_machine_has_together_are_refused(raw, said, sizes):
+    for path, value in sizes.items():
+        set_key(path, value)(raw)
+    with pytest.raises(SpecamortError, match=rf"some\.yaml: {said}"):
+        parse_study(raw, "some.yaml")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_key("name", "a" * 64 + "-rehearsal"),
+        set_key(f"{CPU}.label", "x" * 40 + " (stand-in)"),
+        set_key(f"{CPU}.label", "A$_{$ 漢"),
+        set_key("workloads.open.alpha_max", 1),
+        set_key("seed", 2**32 - 1),
+        set_key("platforms.x", GPU | {"gpu": "NVIDIA A100-SXM4-40GB"}),
+    ],
+)
+def test_what_is_valid_is_taken(raw, change):
+    change(raw)
+    parse_study(raw, "some.yaml")
+
+
+def test_a_value_is_shown_in_part(raw):
+    raw["gammas"] = [0] * 10_000
+    with pytest.raises(SpecamortError) as e:
+        parse_study(raw, "some.yaml")
+    assert len(str(e.value)) < 200
+
+
+def test_replicates_are_those_of_the_study(small):
+    assert small.replicate(0) == 0
+    for number in (-7, 1, 999):
+        with pytest.raises(SpecamortError, match=rf"no replicate {number}; it has 0 to 0"):
+            small.replicate(number)
 
 
 def test_duplicate_name_is_refused(root, tmp_path):

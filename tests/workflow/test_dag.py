@@ -64,7 +64,7 @@ def test_the_published_study_is_traced_under_nsys(clone):
     said = run.stdout + run.stderr
     for platform in ("h100", "h200"):
         assert f"Tracing on {platform} with nsys" in said
-        assert f"specamort trace --study config/study.yaml --platform {platform} --log" in said
+        assert f"specamort trace --study=config/study.yaml --platform {platform} --log" in said
 
 
 @pytest.mark.parametrize(

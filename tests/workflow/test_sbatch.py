@@ -16,6 +16,7 @@ import pytest
 import synthetic
 from conftest import ROOT
 from phoenix import BLOCKS, SELF_CHECKS, asks, job_name
+from specamort.cluster.slurm import block_name
 from specamort.study.rehearsal import write_rehearsal
 from specamort.study.study_file import read_study
 
@@ -32,7 +33,7 @@ def site(tmp_path, monkeypatch):
         "sinfo": "echo 'gpu-h100|gpu:h100:8'; echo 'gpu-h200|gpu:h200:8'",
         "sacctmgr": "case $1 in -nP) echo 'gts-me|inferno,embers' ;; *) echo gts-me ;; esac",
         "sbatch": f'echo "$(printf \'%q \' "$@")" >> {log}; wc -l < {log}',
-        "squeue": f"case \"$*\" in *-u*%k*) ;; *) seq -f '%.0f|PENDING' $(wc -l < {log}) ;; esac",
+        "squeue": f"case \"$*\" in *%k*) ;; *) seq -f '%.0f|PENDING' $(wc -l < {log}) ;; esac",
         "sacct": "true",
         "scontrol": "echo 'SLURM_VERSION = 23.11'; echo 'MinJobAge = 300 sec'",
         "scancel": "true",
@@ -101,5 +102,5 @@ def test_every_block_of_the_published_study(site, rehearsed):
     wanted = {job_name(r, study.name, p, n): asks(r, p) for r, p, n in SELF_CHECKS + BLOCKS}
     assert calls.keys() == wanted.keys()
     for job, asked in wanted.items():
-        asked |= {"account": "gts-me", "requeue": None}
+        asked |= {"account": "gts-me", "requeue": None, "job-name": block_name(job, site)}
         assert {k: calls[job][k] for k in asked} == asked, job

@@ -15,9 +15,9 @@ rule analyse:
     conda:
         ENVIRONMENT
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         study=STUDY_HASH,
     message:
         "Tables"
     shell:
-        "specamort analyse --study {params.file} --log {log}"
+        "specamort analyse --study={params.file:q} --log {log:q}"

@@ -15,13 +15,13 @@ rule measure:
         **REQUEST("measure"),
         device=1,
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         settings=settings_of("measure"),
     message:
         "Measuring block r{wildcards.replicate} on {wildcards.platform}: every gamma, one device"
     shell:
-        "specamort measure --study {params.file} --platform {wildcards.platform} "
-        "--replicate {wildcards.replicate} --log {log}"
+        "specamort measure --study={params.file:q} --platform {wildcards.platform:q} "
+        "--replicate {wildcards.replicate:q} --log {log:q}"
 
 
 rule counter_run:
@@ -41,13 +41,13 @@ rule counter_run:
         **REQUEST("counter_run"),
         device=1,
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         settings=settings_of("counter_run"),
     message:
         "Counter run on {wildcards.platform}: acceptance, untimed"
     shell:
-        "specamort counter-run --study {params.file} --platform {wildcards.platform} "
-        "--log {log}"
+        "specamort counter-run --study={params.file:q} --platform {wildcards.platform:q} "
+        "--log {log:q}"
 
 
 rule reading_cost:
@@ -67,10 +67,10 @@ rule reading_cost:
         **REQUEST("reading_cost"),
         device=1,
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         settings=settings_of("reading_cost"),
     message:
         "Cost of reading the counters on {wildcards.platform}"
     shell:
-        "specamort reading-cost --study {params.file} --platform {wildcards.platform} "
-        "--log {log}"
+        "specamort reading-cost --study={params.file:q} --platform {wildcards.platform:q} "
+        "--log {log:q}"

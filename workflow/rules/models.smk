@@ -15,9 +15,9 @@ rule model:
     conda:
         ENVIRONMENT
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         model=lambda w: digest(vars(MODELS[w.model])),
     message:
         "Preparing {wildcards.model}"
     shell:
-        "specamort model --study {params.file} --model {wildcards.model} --log {log}"
+        "specamort model --study={params.file:q} --model {wildcards.model:q} --log {log:q}"

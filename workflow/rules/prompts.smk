@@ -13,11 +13,11 @@ rule prompts:
         ENVIRONMENT
     # No parameters that change: what ran again would make every measurement stale.
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
     message:
         "Building every prompt"
     shell:
-        "specamort check --study {params.file} --output {output} --log {log}"
+        "specamort check --study={params.file:q} --output {output:q} --log {log:q}"
 
 
 PROMPTS = ancient(f"results/{STUDY.name}/prompts.txt")

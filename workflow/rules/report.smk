@@ -16,12 +16,12 @@ rule figures:
     conda:
         ENVIRONMENT
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         study=STUDY_HASH,
     message:
         "Figures"
     shell:
-        "specamort figures --study {params.file} --log {log}"
+        "specamort figures --study={params.file:q} --log {log:q}"
 
 
 rule report:
@@ -40,9 +40,9 @@ rule report:
     conda:
         ENVIRONMENT
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         study=STUDY_HASH,
     message:
         "Report: {output}"
     shell:
-        "specamort report --study {params.file} --log {log}"
+        "specamort report --study={params.file:q} --log {log:q}"

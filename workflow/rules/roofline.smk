@@ -15,10 +15,10 @@ rule microbench:
         **REQUEST("microbench"),
         device=1,
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         settings=settings_of("microbench"),
     message:
         "Microbenchmark of {wildcards.platform}: kernel times for the roofline"
     shell:
-        "specamort microbench --study {params.file} --platform {wildcards.platform} "
-        "--log {log}"
+        "specamort microbench --study={params.file:q} --platform {wildcards.platform:q} "
+        "--log {log:q}"

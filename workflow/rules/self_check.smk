@@ -18,8 +18,8 @@ rule self_check:
     # No parameters that change: what ran again would make every measurement stale, and every
     # measuring job looks for itself whether its node was checked.
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
     message:
         "Self-check of {wildcards.platform}: engine, counters, tracer, device"
     shell:
-        "specamort self-check --study {params.file} --platform {wildcards.platform} --log {log}"
+        "specamort self-check --study={params.file:q} --platform {wildcards.platform:q} --log {log:q}"

@@ -15,10 +15,10 @@ rule trace:
         **REQUEST("trace"),
         device=1,
     params:
-        file=STUDY.file,
+        file=lambda w: STUDY.file,
         settings=settings_of("trace"),
     message:
         f"Tracing on {{wildcards.platform}} with {STUDY.tracing.tracer}: device and host time of a step"
     shell:
-        "specamort trace --study {params.file} --platform {wildcards.platform} "
-        "--log {log}"
+        "specamort trace --study={params.file:q} --platform {wildcards.platform:q} "
+        "--log {log:q}"

@@ -55,10 +55,11 @@ def _self_check(args, terminal) -> None:
 
 
 def _measure(args, terminal) -> None:
+    replicate = read_study(args.study).replicate(args.replicate)
     from ..measure.timing import measure_block
 
     study, platform, model, results = _job(args, terminal)
-    measure_block(study, platform, args.replicate, model, results, progress=terminal)
+    measure_block(study, platform, replicate, model, results, progress=terminal)
 
 
 def _remeasure(args, terminal) -> None:

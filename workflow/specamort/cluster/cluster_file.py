@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-import yaml
-
 from ..errors import SpecamortError
 from ..study.grid import Study
 from ..study.schema import validator
 from ..study.yaml_file import load_yaml
 
+STRICT = "set -euo pipefail; "  # Snakemake's own, which a prefix takes the place of
 USER_FILE = Path("~/.config/specamort.yaml")
 
 
-_validate = validator("cluster")
+_validate, _validate_user = validator("cluster"), validator("user")
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,8 @@ class Cluster:
 
     def prefix(self, checkout: Path) -> str:
         """What the shell of a job runs before the command itself; `checkout` is the checkout."""
-        load = f"module load {' '.join(map(quote, self.modules))}; " if self.modules else ""
+        load = f"module load {' '.join(map(quote, self.modules))} || exit; " if self.modules else ""
+        load += STRICT  # after modules, whose scripts use what is not set
         if not self.container:
             return load
         # the code is the checkout's, whatever the image was built from
@@ -84,22 +84,30 @@ def read_cluster(path: str | Path, study: Study) -> Cluster:
     Raises:
         SpecamortError: naming the file and the key at fault.
     """
+    path = str(path)  # Snakemake's `--config cluster=7` is a number
     raw = load_yaml(path)
-    _validate(raw, str(path))
+    _validate(raw, path)
     for name in study.platforms:
         if name not in raw["platforms"]:
             raise SpecamortError(
                 f"{path}: platforms.{name}: is missing; {study.file} measures on it"
             )
+    for key in ("gres", "qos", "constraint"):
+        without = [name for name in study.platforms if key not in raw["platforms"][name]]
+        if 0 < len(without) < len(study.platforms):
+            raise SpecamortError(
+                f"{path}: platforms.{without[0]}.{key}: is missing; give it for every platform or "
+                "for none"
+            )
     container = raw.get("container")
-    if container and not Path(container).is_file():
+    if container is not None and not os.path.isfile(container):
         raise SpecamortError(
-            f"{path}: container: {container} is not there; build it with "
-            f"`apptainer build {container} envs/gpu.def`"
+            f"{path}: container: {container} is no image that is there; build it with "
+            f"`apptainer build {quote(container)} envs/gpu.def`"
         )
     return Cluster(
         name=raw["name"],
-        file=str(path),
+        file=path,
         controller=ControllerRequest(**raw["controller"]),
         platforms={k: Request(**v) for k, v in raw["platforms"].items()},
         modules=tuple(raw.get("modules", ())),
@@ -108,12 +116,19 @@ def read_cluster(path: str | Path, study: Study) -> Cluster:
 
 
 def user_setting(key: str) -> str | None:
-    """`account` or `mail` from SPECAMORT_ACCOUNT or SPECAMORT_MAIL, else from the user's file."""
-    if found := os.environ.get(f"SPECAMORT_{key.upper()}"):
+    """`account` or `mail` from SPECAMORT_ACCOUNT or SPECAMORT_MAIL, else from the user's file.
+
+    Raises:
+        SpecamortError: what is said there cannot be one.
+    """
+    variable = f"SPECAMORT_{key.upper()}"
+    if found := os.environ.get(variable):
+        _validate_user({key: found}, f"the environment's {variable}")
         return found
-    path = USER_FILE.expanduser()
-    return (
-        (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get(key)
-        if path.is_file()
-        else None
-    )
+    path = os.path.expanduser(USER_FILE)
+    if not os.path.lexists(path):
+        return None
+    found = load_yaml(path)
+    own: dict[str, str] = {} if found is None else found
+    _validate_user(own, path)
+    return own.get(key)

@@ -14,10 +14,12 @@ from ..files import run_command
 from ..records.software import versions
 from ..study import tracer
 from ..study.grid import Study
+from ..study.layout import jobs
 from ..study.model_files import is_there, model_dir
 from ..study.prompt_check import check_prompts
-from .cluster_file import USER_FILE, Cluster, user_setting
-from .slurm import Site, read_site
+from .cluster_file import USER_FILE, Cluster, ControllerRequest, Request, user_setting
+from .resources import block_minutes, memory_mb
+from .slurm import Limit, Site, read_site
 
 _SHARED = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs", "fuse.glusterfs"}
 _SPACE_GB = 20
@@ -53,8 +55,8 @@ def check_site(study: Study, cluster: Cluster, site: Site, account: str | None) 
             "no SLURM account",
             f"put `account: YOURS` into {USER_FILE} or set SPECAMORT_ACCOUNT (yours are: {yours})",
         )
-    elif site.accounts is None:
-        yield Check(f"account {account} (sacctmgr does not answer: not checked)")
+    elif not site.accounts:
+        yield Check(f"account {account} (sacctmgr does not say yours: not checked, sbatch decides)")
     elif account not in site.accounts:
         yield Check(f"account {account}", f"SLURM does not know it as yours; yours are: {yours}")
     else:
@@ -63,7 +65,7 @@ def check_site(study: Study, cluster: Cluster, site: Site, account: str | None) 
     for key, request in ({"controller": cluster.controller} | wanted).items():
         name, there = key.removeprefix("platforms."), f"{cluster.file}: {key}"
         if request.partition and request.partition not in site.partitions:
-            has = ", ".join(sorted(site.partitions))
+            has = ", ".join(sorted(site.partitions)) or "none"
             yield Check(
                 f"{name}: partition {request.partition}",
                 f"not at this site, which has {has}; change {there}.partition",
@@ -81,6 +83,30 @@ def check_site(study: Study, cluster: Cluster, site: Site, account: str | None) 
             wrong = f"{account} may use {', '.join(sorted(allowed)) or 'none'}; change {there}.qos"
             good = not allowed or request.qos in allowed
             yield Check(f"{name}: QOS {request.qos}", None if good else wrong)
+        if limit := site.limits.get(request.partition or ""):
+            yield from _within(study, name, there, request, limit)
+
+
+def _within(
+    study: Study, name: str, there: str, request: Request | ControllerRequest, limit: Limit
+) -> Iterator[Check]:
+    """What is asked for first against the most that the partition gives; later never more."""
+    if isinstance(request, Request):
+        rules = {j.kind.rule for j in jobs(study) if j.platform == name}
+        minutes = max(block_minutes(study, request, rule) for rule in rules)
+        shorter = f"lower {there}.start_minutes or .step_ms if they are too generous, or shorten"
+        shorter += f" the study (gammas, repetitions, output_tokens in {study.file})"
+    else:
+        minutes, shorter = request.minutes, f"lower {there}.minutes"
+    asked = [
+        (minutes, limit.minutes, "minutes", shorter),
+        (request.cpus, limit.cpus, "CPUs", f"lower {there}.cpus"),
+        (memory_mb(request), limit.mem_mb, "MB of memory", f"lower {there}.mem_gb"),
+    ]
+    for number, most, unit, mend in asked:
+        if most:
+            over = f"{request.partition} gives {most} at most; {mend}, or change {there}.partition"
+            yield Check(f"{name}: {number} {unit}", over if number > most else None)
 
 
 def _here(study: Study, results: Path) -> Iterator[Check]:

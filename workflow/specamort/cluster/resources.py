@@ -1,6 +1,7 @@
 """What a rule's jobs ask of SLURM, from the cluster file."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from math import ceil
@@ -11,9 +12,11 @@ from ..errors import SpecamortError
 from ..study.grid import Study
 from ..study.layout import job_name
 from . import slurm
-from .cluster_file import Cluster, Request, user_setting
+from .cluster_file import Cluster, ControllerRequest, Request, user_setting
 
 _MARGIN = 1.5
+# (rule, wildcards, how it ended) of attempts of this Snakemake's; see executor.py
+ENDED: Counter[tuple[str, tuple[str, ...], str | None]] = Counter()
 
 
 def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
@@ -33,23 +36,34 @@ def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
     return ceil(_MARGIN * needed)
 
 
+def memory_mb(request: Request | ControllerRequest) -> int:
+    return ceil(1024 * request.mem_gb)
+
+
 def requests(
     study: Study, cluster: Cluster | None, checkout: Path, rule: str
 ) -> dict[str, Callable]:
     """Resources of a measuring rule, by name, as functions of its wildcards and attempt.
 
-    Time and memory grow with each attempt. A job of the same block that an earlier controller
-    left in the queue is waited for: what it measures, the new one finds done. Without a cluster
-    file there are none.
+    Time grows after a time-out, memory after a job ran out of it, neither past what the partition
+    allows. A job of the same block that an earlier controller left in the queue is waited for: what
+    it measures, the new one finds done. Without a cluster file there are none.
     """
     if cluster is None:
         return {}
     account = user_setting("account")
 
-    def asked(value: Callable[[Request], str | int], grows: bool = False) -> Callable:
+    def asked(value: Callable[[Request], str | int | None]) -> Callable:
+        return lambda wildcards, attempt: value(cluster.platforms[wildcards.platform])
+
+    def growing(value: Callable[[Request], int], after: str, limit: str) -> Callable:
         def resource(wildcards, attempt):
-            wanted = value(cluster.platforms[wildcards.platform])
-            return wanted * attempt if grows else wanted
+            request = cluster.platforms[wildcards.platform]
+            first = value(request)
+            if not (times := ENDED[rule, tuple(wildcards), after]):
+                return first
+            most = getattr(_limits().get(request.partition), limit, None)
+            return max(first, min(first * (1 + times), most or first * (1 + times)))
 
         return resource
 
@@ -73,8 +87,8 @@ def requests(
     return given | {
         "slurm_extra": after_leftovers,
         "cpus_per_task": asked(lambda r: r.cpus),
-        "mem_mb": asked(lambda r: ceil(1024 * r.mem_gb), grows=True),
-        "runtime": asked(lambda r: block_minutes(study, r, rule), grows=True),
+        "mem_mb": growing(memory_mb, "OUT_OF_MEMORY", "mem_mb"),
+        "runtime": growing(lambda r: block_minutes(study, r, rule), "TIMEOUT", "minutes"),
     }
 
 
@@ -85,3 +99,11 @@ def _leftovers(checkout: Path, minute: int) -> list[slurm.Job]:
         return slurm.live_jobs(checkout)
     except SpecamortError:
         return []
+
+
+@cache
+def _limits() -> dict[str, slurm.Limit]:
+    try:
+        return slurm.read_site().limits
+    except SpecamortError:
+        return {}

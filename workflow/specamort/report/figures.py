@@ -3,8 +3,10 @@
 docs/figures.md says for each which columns of which tables it draws.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -18,6 +20,8 @@ from .. import files
 from ..analysis.decomposition import compared_decode_steps
 from ..analysis.origins import not_measured
 from ..analysis.tables import read_table
+from ..errors import SpecamortError
+from ..records.types import Origin
 from ..study.grid import Study
 from .style import (
     FORMATS,
@@ -42,6 +46,8 @@ from .style import (
 
 matplotlib.use("Agg")
 
+# not of the study's records
+FOREIGN = ("vendor_verify_overhead",)
 TABLES = [
     *("cells", "predictions", "errors", "shortfall", "timing_alpha", "steps", "verify_overhead"),
     "device_verify_overhead",
@@ -50,17 +56,49 @@ TABLES = [
 
 def draw_all(study: Study, results: Path) -> None:
     """Draw every figure from the tables, in every format."""
-    frames = {n: read_table(results, n) for n in TABLES}
-    foreign = not_measured(frames.values())
-    with plt.rc_context(STYLE):
+    frames = read_tables(results, TABLES)
+    with drawn_from(results), plt.rc_context(STYLE):
+        foreign = not_measured(frames.values())
         for name, draw in FIGURES.items():
             figure = draw(study, frames)
             watermark(figure, foreign)
             for suffix in FORMATS:
                 metadata = {"Date": None} if suffix == "svg" else None
                 with files.atomic(results / "figures" / f"{name}.{suffix}") as path:
-                    figure.savefig(path, bbox_inches="tight", metadata=metadata)
+                    figure.savefig(path, format=suffix, bbox_inches="tight", metadata=metadata)
             plt.close(figure)
+
+
+def read_tables(results: Path, names: Iterable[str]) -> dict[str, pd.DataFrame]:
+    """
+    Raises:
+        SpecamortError: one is missing, or is not one that `specamort analyse` wrote.
+    """
+    frames = {n: read_table(results, n) for n in names}
+    for name, frame in frames.items():
+        told = {w for o in frame.get("origin", ["?"]) for w in str(o).split()}
+        if name not in FOREIGN and not told <= {*get_args(Origin)}:
+            raise SpecamortError(
+                f"{results / 'tables' / name}.csv: origin: is not what `specamort analyse` writes; "
+                "write the tables anew"
+            )
+    return frames
+
+
+@contextmanager
+def drawn_from(results: Path) -> Iterator[None]:
+    """What a table has lost since it was written shows only where it is drawn.
+
+    Raises:
+        SpecamortError: the tables cannot be drawn.
+    """
+    try:
+        yield
+    except (LookupError, NameError, TypeError, ValueError, AttributeError) as e:
+        why = f"{type(e).__name__}: {e!s:.200}"
+        raise SpecamortError(
+            f"{results / 'tables'}: not as `specamort analyse` writes them ({why}); write them anew"
+        ) from e
 
 
 def figure_paths(results: Path) -> list[Path]:

@@ -9,15 +9,36 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..analysis.decomposition import compared_decode_steps
 from ..analysis.origins import not_measured
 from ..analysis.shortfall import LOSSES
-from ..analysis.tables import NAMES, read_table
+from ..analysis.tables import NAMES
+from ..errors import SpecamortError
 from ..files import write_text
 from ..model.kernels import FAMILIES
 from ..study.grid import Study
-from .figures import FIGURES
+from .figures import FIGURES, FOREIGN, drawn_from, read_tables
 
 
 def write_report(study: Study, results: Path) -> None:
-    t = {n: read_table(results, n) for n in NAMES}
+    """
+    Raises:
+        SpecamortError: a table or a figure is not there, or cut.
+    """
+    t = read_tables(results, NAMES)
+    pictures = {n: _picture(results / "figures" / f"{n}.svg") for n in FIGURES}
+    with drawn_from(results):
+        page = _page(study, t, pictures)
+    write_text(results / "report.html", page)
+
+
+def _picture(path: Path) -> str:
+    try:
+        return base64.b64encode(path.read_bytes()).decode()
+    except OSError as e:
+        raise SpecamortError(
+            f"{path}: cannot be read ({e.strerror}); draw it with `specamort figures`"
+        ) from e
+
+
+def _page(study: Study, t: dict[str, pd.DataFrame], pictures: dict[str, str]) -> str:
     environment = Environment(
         loader=PackageLoader("specamort.report"), autoescape=True, undefined=StrictUndefined
     )
@@ -26,13 +47,10 @@ def write_report(study: Study, results: Path) -> None:
     shown = ["platform", "workload", "batch", "gamma"]
     shown += [f"{v}{s}" for v in ("pot_ms", "speedup") for s in ("", "_low", "_high")]
     shown += ["alpha", "coverage", "tau", "timed", "origin"]
-    page = environment.get_template("report.html").render(
+    return environment.get_template("report.html").render(
         study=study,
         answer=answer(study, t),
-        pictures={
-            n: base64.b64encode((results / "figures" / f"{n}.svg").read_bytes()).decode()
-            for n in FIGURES
-        },
+        pictures=pictures,
         banners=banners(t),
         missed=t["acceptance"].query("not in_band").to_dict("records"),
         disturbed=disturbed(t),
@@ -61,7 +79,6 @@ def write_report(study: Study, results: Path) -> None:
         divergence=divergence(t["divergence"]),
         benches=", ".join(sorted(t["verify_overhead"]["microbenchmark"].unique())),
     )
-    write_text(results / "report.html", page)
 
 
 BANNERS = {
@@ -73,7 +90,7 @@ BANNERS = {
 
 def banners(t: dict[str, pd.DataFrame]) -> list[str]:
     """What the page must say first about numbers that are not the study's."""
-    ours = (frame for name, frame in t.items() if name != "vendor_verify_overhead")
+    ours = (frame for name, frame in t.items() if name not in FOREIGN)
     return [BANNERS[origin] for origin in not_measured(ours).split()]
 
 

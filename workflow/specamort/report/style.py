@@ -37,6 +37,8 @@ STYLE = {
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
     "legend.frameon": False,
+    "text.parse_math": False,  # a label's `$` is a dollar
+    "text.usetex": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "specamort",
     "pdf.fonttype": 42,

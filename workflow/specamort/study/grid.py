@@ -167,6 +167,17 @@ class Study:
             raise SpecamortError(f"{self.file}: no platform {name!r}; it has {known}")
         return self.platforms[name]
 
+    def replicate(self, number: int) -> int:
+        """
+        Raises:
+            SpecamortError: the study has no replicate of that number.
+        """
+        if not 0 <= number < self.replicates:
+            raise SpecamortError(
+                f"{self.file}: no replicate {number}; it has 0 to {self.replicates - 1}"
+            )
+        return number
+
     @property
     def calibration(self) -> Platform:
         return next(p for p in self.platforms.values() if p.role == "calibration")

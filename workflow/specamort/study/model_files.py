@@ -1,9 +1,11 @@
 """Where a model's files lie, and its tokenizer."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import SpecamortError
+from ..files import read_text
 from .grid import Model
 
 if TYPE_CHECKING:
@@ -23,6 +25,26 @@ def model_dir(model: Model) -> Path:
 
 def is_there(model: Model) -> bool:
     return (model_dir(model) / "config.json").is_file()
+
+
+def longest_input(model: Model) -> int | None:
+    """Tokens that the model takes, by its `config.json`; null where it is not here or says none.
+
+    Raises:
+        SpecamortError: it is no model's.
+    """
+    path = model_dir(model) / "config.json"
+    if not path.is_file():
+        return None
+    mend = "mend it, or fetch the model anew (`specamort model`)"
+    try:
+        config = json.loads(read_text(path))
+    except (ValueError, RecursionError) as e:
+        raise SpecamortError(f"{path}: is not JSON; {mend}") from e
+    limit = config.get("max_position_embeddings") if isinstance(config, dict) else False
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise SpecamortError(f"{path}: max_position_embeddings: is no number of tokens; {mend}")
+    return limit
 
 
 def load_tokenizer(model: Model) -> "Tokenizer | None":

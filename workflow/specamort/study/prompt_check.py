@@ -3,12 +3,12 @@
 Needs a model's tokenizer, not its weights, and no GPU.
 """
 
-import json
 from collections.abc import Callable
+from shlex import quote
 
 from ..errors import SpecamortError
 from .grid import Model, PromptSet, Study
-from .model_files import EMBEDDED, is_there, load_tokenizer, model_dir
+from .model_files import EMBEDDED, is_there, load_tokenizer, longest_input
 from .prompts import Tokenizer, draftability, prompts
 
 
@@ -26,7 +26,8 @@ def check_prompts(
         if tokenizer is None:
             tokenizer = tokenizer_of(EMBEDDED)
             how = f"built with {EMBEDDED.name}'s" if tokenizer else "not built"
-            why, mend = "its tokenizer is not here", f"run `specamort model --study {study.file}`"
+            why = "its tokenizer is not here"
+            mend = f"run `specamort model --study {quote(study.file)}`"
             if is_there(model):
                 why, mend = "transformers is not installed here", "run `make env`"
             lines.append(f"prompts of {model.name}: {why}, {how}; {mend}")
@@ -65,10 +66,7 @@ def _sets(study: Study, model: Model) -> list[PromptSet]:
 
 
 def _require_room(study: Study, model: Model) -> None:
-    config = model_dir(model) / "config.json"
-    if not config.is_file():
-        return
-    limit = json.loads(config.read_text(encoding="utf-8")).get("max_position_embeddings")
+    limit = longest_input(model)
     traced = [c for c in study.trace_cells if c.model == model.name]
     needed = {"tracing.context_tokens": max(study.trace_length(c) for c in traced)}
     if model == study.model:

@@ -147,10 +147,16 @@ def _frame(
     if tokenizer.chat_template is None:
         raise SpecamortError(f"{where}.chat: this model has no chat template; set it to false")
     request = [{"role": "user", "content": _REQUEST[workload.kind].format(_PLACE)}]
-    # some templates write today's date, and prompts must be the same tomorrow
-    text = tokenizer.apply_chat_template(
-        request, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
-    )
+    try:
+        # some templates write today's date, and prompts must be the same tomorrow
+        text = tokenizer.apply_chat_template(
+            request, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
+        )
+    except Exception as e:  # a template is a program of its own, and raises what it likes
+        raise SpecamortError(
+            f"{where}.chat: this model's chat template fails ({type(e).__name__}: {e!s:.200}); set "
+            "it to false"
+        ) from e
     if text.count(_PLACE) != 1:
         raise SpecamortError(
             f"{where}.chat: this model's chat template does not hold the request once; set it to "

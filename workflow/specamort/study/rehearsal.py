@@ -68,6 +68,6 @@ def write_rehearsal(study: Study, full: bool) -> Study:
     parse_study(made, f"the rehearsal of {study.file}")
     path = Path("results") / made["name"] / "study.yaml"
     text = f"# Made by `specamort rehearse`.\n{yaml.safe_dump(made, sort_keys=False)}"
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+    if not path.is_file() or path.read_bytes() != text.encode():
         files.write_text(path, text)
     return read_study(path)

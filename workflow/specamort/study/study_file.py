@@ -1,7 +1,9 @@
 """A study file: read, validate, refuse with a sentence."""
 
+import os
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,6 +65,10 @@ def _check(study: Study) -> None:
         refuse("gammas", "has only 0; add at least one draft length to measure")
     if study.drafter["prompt_lookup_min"] > study.drafter["prompt_lookup_max"]:
         refuse("drafter.prompt_lookup_min", "is larger than prompt_lookup_max")
+    for label, n in Counter(p.label.strip() for p in study.platforms.values()).items():
+        if n > 1:
+            same = [p.name for p in study.platforms.values() if p.label.strip() == label]
+            refuse(f"platforms.{same[1]}.label", f"is {label!r}, as that of {same[0]}; rename one")
     for p in study.platforms.values():
         if p.device == "cpu" and study.engine["model_runner"] == "v2":
             refuse(
@@ -79,15 +85,45 @@ def _check(study: Study) -> None:
     if len(study.models) != 1 + len(study.tracing.models):
         refuse("tracing.models", "two models have one name; rename one")
     for p in study.platforms.values():
-        key = {"cpu": "threads", "cuda": "gpu"}[p.device]
-        if getattr(p, key) is None:
-            refuse(f"platforms.{p.name}.{key}", f"is missing; a {p.device} platform needs it")
+        needed, other = {"cpu": ("threads", "gpu"), "cuda": ("gpu", "threads")}[p.device]
+        if getattr(p, needed) is None:
+            refuse(f"platforms.{p.name}.{needed}", f"is missing; a {p.device} platform needs it")
+        if getattr(p, other) is not None:
+            refuse(
+                f"platforms.{p.name}.{other}", f"means nothing for a {p.device} platform; remove it"
+            )
+    for gamma in study.gammas:
+        short, long = study.trace_tokens(gamma)
+        if short == long:
+            refuse(
+                "tracing.tokens", f"both come to {long} in whole steps of γ = {gamma}; part them"
+            )
     for w in study.workloads.values():
         if w.alpha_min > w.alpha_max:
             refuse(f"workloads.{w.name}.alpha_min", "is larger than alpha_max")
         if w.text not in texts():
-            refuse(f"workloads.{w.name}.text", f"no text is {w.text!r}; name one of {texts()}")
+            refuse(f"workloads.{w.name}.text", f"no text is {w.text!r:.80}; name one of {texts()}")
         read_text(w.text)
+    _check_size(study, refuse)
+
+
+def _check_size(study: Study, refuse: Callable[[str, str], NoReturn]) -> None:
+    """What each key allows may still come to more, together, than a machine does in a year."""
+    cells, traced = study.cells, study.trace_cells
+    blocks = len(study.platforms) * study.replicates
+    steps = sum(study.tokens_to_generate(c.gamma) for c in cells)
+    steps_traced = sum(2 * sum(study.trace_tokens(c.gamma)) for c in traced)
+    longest = max(c.batch * study.trace_length(c) for c in traced)
+    for key, number, what, most in (
+        ("gammas", len(cells), "cells in a block", 10_000),
+        ("replicates", len(cells) * blocks, "cells in all blocks", 1_000_000),
+        ("context_tokens", max(study.batches) * study.max_model_len, "tokens in a batch", 10**8),
+        ("tracing.context_tokens", longest, "tokens in a batch", 10**8),
+        ("repetitions", steps * (study.warmup + study.repetitions), "steps in a block", 10**9),
+        ("tracing.pairs", steps_traced * study.tracing.pairs, "traced steps", 10**9),
+    ):
+        if number > most:
+            refuse(key, f"comes to {number:,} {what}, the most is {most:,}; make the study smaller")
 
 
 def _check_model(model: Model, where: str, refuse: Callable[[str, str], NoReturn]) -> None:
@@ -100,10 +136,28 @@ def _check_model(model: Model, where: str, refuse: Callable[[str, str], NoReturn
     for key in needs[model.source]:
         if getattr(model, key) is None:
             refuse(f"{where}.{key}", f"is missing; source {model.source} needs it")
-    if model.source == "directory" and model.path:
-        config = Path(model.path) / "config.json"
-        if not config.is_file():
+    if model.path:
+        config = os.path.join(model.path, "config.json")
+        if not os.path.isfile(config):
             refuse(f"{where}.path", f"{config} does not exist; name a directory that vLLM can load")
+    if model.shape:
+        _check_shape(model.shape, f"{where}.shape", refuse)
+    for key in chain(*needs.values()):
+        if key not in needs[model.source] and getattr(model, key) is not None:
+            refuse(f"{where}.{key}", f"means nothing for source {model.source}; remove it")
+
+
+def _check_shape(shape: dict[str, int], where: str, refuse: Callable[[str, str], NoReturn]) -> None:
+    for key, of in (
+        ("hidden_size", "num_attention_heads"),
+        ("num_attention_heads", "num_key_value_heads"),
+    ):
+        if shape[key] % shape[of]:
+            refuse(f"{where}.{key}", f"is {shape[key]}; make it a multiple of {of}, {shape[of]}")
+    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
+    weights = shape["num_hidden_layers"] * hidden * (4 * hidden + 3 * inner)
+    if weights > 10**12:
+        refuse(where, f"comes to {weights:,} weights, the most is {10**12:,}; make it smaller")
 
 
 _validate = validator("study")

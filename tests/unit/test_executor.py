@@ -1,0 +1,124 @@
+"""What the mended executor makes of SLURM's states, with stand-ins for Snakemake's objects."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from specamort.errors import SpecamortError
+
+pytest.importorskip("snakemake_executor_plugin_slurm")
+
+from specamort.cluster import executor, slurm
+from specamort.cluster.resources import ENDED
+
+
+class Stub:
+    """The executor: what it reports, by job id."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        self.ended, self.logger = [], logging.getLogger("test")
+        self.log = tmp_path / "7.log"
+        self.workflow = SimpleNamespace(
+            executor_settings=SimpleNamespace(
+                init_seconds_before_status_checks=40, keep_successful_logs=False
+            ),
+            execution_settings=SimpleNamespace(latency_wait=60),
+        )
+        rule = SimpleNamespace(name="measure")
+        self.output = tmp_path / "a.json"
+        self.job = SimpleNamespace(
+            rule=rule, wildcards=("s", "p", "0"), output=[str(self.output)], attempt=1,
+            restart_times=2,
+        )  # fmt: skip
+        self.info = SimpleNamespace(
+            job=self.job, external_jobid="7", aux={"slurm_logfile": self.log}
+        )
+        self.report_job_success = lambda j: self.ended.append("success")
+        self.report_job_error = lambda j, msg, aux_logs: self.ended.append(msg)
+        self.clock = 1000.0
+        monkeypatch.setattr(executor.time, "monotonic", lambda: self.clock)
+        self.monkeypatch = monkeypatch
+        ENDED.clear()
+
+    def look(self, state, after_s=0.0):
+        """One round of questions; True if the job is taken to go on."""
+
+        def states(ids):
+            if isinstance(state, Exception):
+                raise state
+            return {} if state is None else {"7": state}
+
+        self.clock += after_s
+        self.monkeypatch.setattr(slurm, "states", states)
+
+        async def whole():
+            return [j async for j in executor.check_active_jobs(self, [self.info])]
+
+        return asyncio.run(whole()) == [self.info]
+
+
+@pytest.fixture
+def stub(monkeypatch, tmp_path):
+    return Stub(monkeypatch, tmp_path)
+
+
+def test_a_slurm_that_does_not_answer_ends_nothing(stub):
+    for _ in range(20):
+        assert stub.look(SpecamortError("squeue fails: timed out"), 600)
+    assert stub.look("RUNNING") and stub.next_seconds_between_status_checks == 40
+    stub.log.touch()
+    assert not stub.look("COMPLETED") and stub.ended == ["success"] and not stub.log.exists()
+
+
+def test_a_job_that_slurm_forgot_is_judged_by_its_files(stub):
+    assert stub.look("RUNNING")
+    stub.output.touch()
+    assert not stub.look(None) and stub.ended == ["success"]
+
+
+def test_a_forgotten_job_without_its_files_failed_once_they_cannot_come_any_more(stub):
+    assert stub.look("RUNNING") and stub.look(None, 40) and stub.look(None, 59)
+    assert not stub.look(None, 1)
+    assert stub.ended == ["SLURM job 7: gone from the queue, without what it was to write. "]
+    assert stub.job.attempt == 1
+
+
+def test_who_cancels_a_job_wants_it_gone(stub):
+    assert not stub.look("CANCELLED")
+    assert stub.job.attempt - 1 == stub.job.restart_times  # Snakemake then restarts it no more
+    assert "not submitted again" in stub.ended[0]
+
+
+@pytest.mark.parametrize(("state", "attempt"), [("PREEMPTED", 0), ("NODE_FAIL", 1)])
+def test_what_slurm_may_put_into_the_queue_again_is_looked_at_twice(stub, state, attempt):
+    assert stub.look(state) and stub.look("PENDING", 40) and stub.look(state, 40)
+    assert not stub.look(state, 40)
+    # a preemption is no attempt of the job's
+    assert stub.job.attempt == attempt
+
+
+def test_how_an_attempt_ended_is_kept_for_the_next(stub):
+    assert not stub.look("TIMEOUT")
+    assert dict(ENDED) == {("measure", ("s", "p", "0"), "TIMEOUT"): 1}
+
+
+def test_nothing_is_submitted_until_slurm_answers(stub, monkeypatch):
+    answers = iter([SpecamortError("squeue fails"), SpecamortError("squeue fails"), None])
+
+    def states(ids):
+        if answer := next(answers):
+            raise answer
+
+    monkeypatch.setattr(slurm, "states", states)
+    naps = []
+    monkeypatch.setattr(executor.time, "sleep", naps.append)
+    executor._wait_for_slurm(stub.logger)
+    assert len(naps) == 2
+
+
+def test_a_job_never_seen_has_time_for_its_files_too(stub):
+    assert stub.look(None) and stub.look(None, 59)
+    stub.output.touch()
+    assert not stub.look(None, 1) and stub.ended == ["success"]

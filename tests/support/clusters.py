@@ -189,10 +189,12 @@ def kill_the_job(job, and_slurm=False):
     assert job and job.isdigit(), f"job {job!r}: is none"
     for p in psutil.process_iter():
         try:
-            of_slurm = " ".join(p.cmdline()).startswith("slurmstepd: [")
-            if of_slurm and and_slurm and f"[{job}." in " ".join(p.cmdline()):
-                p.kill()
-            elif not of_slurm and p.environ().get("SLURM_JOB_ID") == job:
+            line = " ".join(p.cmdline())
+            if line.startswith("slurmstepd: ["):
+                of_it = and_slurm and f"[{job}." in line
+            else:
+                of_it = p.environ().get("SLURM_JOB_ID") == job
+            if of_it:
                 p.kill()
         except psutil.Error:
             continue

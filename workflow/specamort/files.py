@@ -26,7 +26,7 @@ def atomic(path: Path, replace: Callable[[Path, Path], None] = os.replace) -> It
         SpecamortError: the disk refuses; nothing is left at `path` that was not there before.
     """
     # unique among nodes: process ids are not
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

@@ -147,7 +147,7 @@ def launch(study: Study, cluster: Cluster, results: Path, arguments: list[str]) 
     print(*check_prompts(study), sep="\n")
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
     command += ["--config", f"cluster={cluster.file}", "--nolock", *arguments]
-    command += ["--configfile", study.file]
+    command += [f"--configfile={study.file}"]
     mail = user_setting("mail")
     folder = (results / "controller").resolve()
     asks = cluster.controller

@@ -69,7 +69,7 @@ check: dev  ## lint, types and the unit tests that need no engine, in the light 
 	$(DEV)/pytest tests/unit -n auto --maxprocesses 8
 
 test: env  ## everything, the real engine included
-	$(BIN)/pytest -n auto tests/unit tests/workflow
+	$(BIN)/pytest -n auto tests/unit tests/workflow tests/attacks
 	$(BIN)/pytest tests/engine tests/cluster
 
 cluster-test: env  ## the DAG through a real SLURM on this machine (Debian, as root)

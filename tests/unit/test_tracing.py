@@ -139,7 +139,9 @@ def test_nsys_sums_any_rows(kernels, copies, ordered):
     for i, (_, n, _, name) in enumerate(rows):
         kind = families.get(name, "other") if i < len(kernels) else "copy"
         expected[kind] = expected.get(kind, 0) + n / 1e6
-    assert found.family_ms == pytest.approx(expected) and found.events == len(rows)
+    took = {k: ms for k, ms in expected.items() if ms}
+    assert {k: ms for k, ms in found.family_ms.items() if ms} == pytest.approx(took)
+    assert found.events == len(rows)
     assert found.busy_ms * 1e6 == pytest.approx(
         sum(
             nsys_export.covered([(s, s + n) for s, n, at, _ in rows if at == d])

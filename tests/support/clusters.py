@@ -139,7 +139,9 @@ class Checkout:
         return re.search(r"job (\d+)", out)[1]
 
     def log(self, job):
-        return next((self.results / "controller").glob(f"{job}_*.out")).read_text()
+        """What a controller has said so far."""
+        found = (self.results / "controller").glob(f"{job}_*.out")
+        return "".join(p.read_text() for p in found)
 
     def wait_for_the_end(self):
         wait_for("the end", lambda: not ask("squeue", "-h", "-o", "%i"), self.results)

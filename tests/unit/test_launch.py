@@ -221,9 +221,16 @@ def controller(root, tmp_path, monkeypatch):
 
 
 def test_a_snakemake_that_does_nothing_is_started_again(controller, tmp_path, capfd):
-    once = "test -e begun || { touch begun; exec sleep 60; }; touch results/small/tables/done"
+    once = "test -e begun || { touch begun; exec sleep 60; }"
     controller("bash", "-c", once)()
     assert "Snakemake starts again" in capfd.readouterr().out
+
+
+def test_a_snakemake_that_is_content_too_early_is_started_again(controller, tmp_path, capfd):
+    again = "echo >> runs; test $(wc -l < runs) = 2 || touch -d now results/small/tables/done"
+    controller("bash", "-c", again)()
+    assert "not all is done; Snakemake starts again" in capfd.readouterr().out
+    assert (tmp_path / "runs").read_text() == "\n\n"
 
 
 def test_one_that_does_nothing_again_is_given_up(controller):

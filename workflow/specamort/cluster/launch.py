@@ -28,6 +28,7 @@ _LOOK_S = 30
 # longer than Snakemake takes to notice that a job has ended, and to wait for its files
 _PATIENCE_S = 600
 _SBATCH_S = 60
+_MOST_AGAIN = 3
 
 
 class Controller:
@@ -39,20 +40,32 @@ class Controller:
 
     def __call__(self) -> None:
         self._wait_for_leftovers()
-        stuck_at = None
-        while (code := self._run()) is None:
-            before, stuck_at = stuck_at, self._last_written()
-            if before == stuck_at:
+        idle = content = 0
+        while True:
+            before = self._last_written()
+            code = self._run()
+            if code:
+                raise SpecamortError(
+                    f"the study is not finished (Snakemake ended with {code}); see above, mend it "
+                    "and launch again"
+                )
+            idle = 0 if self._last_written() != before else idle + 1
+            # behind an `ancient` input that is made anew Snakemake plans nothing, and is content
+            content += code == 0
+            if code == 0 and (idle or content > _MOST_AGAIN or self._finished()):
+                return
+            if idle > 1:
                 raise SpecamortError(
                     "Snakemake was started again, and again nothing runs and nothing is written; "
                     "see above, mend it and launch again"
                 )
-            print("specamort: nothing is queued or written; Snakemake starts again", flush=True)
-        if code:
-            raise SpecamortError(
-                f"the study is not finished (Snakemake ended with {code}); see above, mend it and "
-                "launch again"
-            )
+            what = "not all is done" if code == 0 else "nothing is queued or written"
+            print(f"specamort: {what}; Snakemake starts again", flush=True)
+
+    def _finished(self) -> bool:
+        study = read_study(self._study)
+        done = (blocks(study, [], {})["state"] == "done").all()
+        return done and (study.results / "report.html").exists()
 
     def _run(self) -> int | None:
         """Snakemake's exit status; null if it was ended, stuck."""

@@ -221,6 +221,66 @@ def test_bad_questions_are_a_sentence(finished, capsys, arguments, why):
     assert code and why in out and "unexpected" not in out
 
 
+BY_HAND = ("--t-base-ms", "9", "--alpha", "0.5", "--at-gamma", "2")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "without"),
+    [
+        *(("--platform", "p", "--study"), ("--batch", "1", "--study")),
+        *(("--window", "5", "--url"), ("--token-env", "HOME", "--url")),
+        *(("--model", "m", "--url or --scrape"), ("--engine", "0", "--url or --scrape")),
+        ("--before", "x", "--scrape"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(capsys, option, value, without):
+    code, out = said(capsys, *BY_HAND, option, value)
+    assert code == 1 and f"{option} does nothing without {without}" in out
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--t-base-ms", ["0", "-1", "nan", "inf", "1e308", "1_0", ""]),
+        ("--h-ms", ["-1", "nan"]),
+        ("--coverage", ["-0.1", "1.1", "50%"]),
+        ("--max-gamma", ["0", "257", "2.0"]),
+        ("--window", ["-1", "3601"]),
+        ("--d", ["", "2:-0.1", "0:0.1", "2:0.1,2:0.2", "2:0.2,6:0.1", "2.5:0.1"]),
+        ("--workload", ["", " "]),
+        ("--scrape", ["http://user:secret@host"]),
+        ("--figure", ["", "x.xyz", "x", "/nonexistent/x.png"]),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_its_option(capsys, option, values):
+    for value in values:
+        code, out = said(capsys, *BY_HAND, option, value)
+        last = out.splitlines()[-1]
+        assert code and option in last and "secret" not in last, value
+
+
+def test_options_are_not_abbreviated(capsys):
+    code, out = said(capsys, *BY_HAND, "--max", "3")
+    assert code == 2 and "unrecognized arguments: --max" in out
+
+
+def test_json_holds_no_infinity(capsys):
+    """Where no step has a draft nothing is enough to break even."""
+    code, out = said(capsys, *BY_HAND, "--coverage", "0", "--json")
+    choices = json.loads(out, parse_constant=pytest.fail)["choices"]
+    assert code == 0 and choices[2]["break_even"] is None
+    assert "no break-even" in said(capsys, *BY_HAND, "--coverage", "0")[1]
+
+
+def test_a_host_term_that_makes_up_for_the_step_is_refused():
+    with pytest.raises(SpecamortError, match="by hand: a step with gamma 1 would take"):
+        plan.plan(Calibration(10.0, h0_ms=-20.0), Acceptance.of(0.5, 2))
+
+
+def test_verifying_more_never_gets_cheaper_beyond_what_is_calibrated():
+    assert Calibration(10.0, {1: 0.3, 2: 0.1}).overhead(9) == pytest.approx(0.1)
+
+
 def test_a_study_that_is_not_finished(root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = str(root / "config/local.yaml")

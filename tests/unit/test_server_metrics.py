@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -107,6 +108,81 @@ def test_a_prometheus_query(tmp_path):
 def test_bad_scrapes(text, why):
     with pytest.raises(SpecamortError, match=why):
         server_metrics.read(server_metrics.parse(text, "here"))
+
+
+def changed(**values):
+    """A scrape of 100 drafts of 2, of which 80 and 40 held, with counters as given."""
+    counted = server_metrics.parse(scrape(), "here")
+    return replace(counted, **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"accepted": 300}, "accepted_tokens_total"),
+        ({"drafted": 0, "per_position": ()}, "above .*draft_tokens_total"),
+        ({"drafted": 900}, "draft_tokens_total .* above 2 a draft"),
+        ({"per_position": (30, 90)}, "per_pos_total 1 .* above .*per_pos_total 0"),
+        ({"per_position": (110, 10)}, "per_pos_total 0 .* above .*drafts_total"),
+        ({"accepted": 60}, "sum of .*per_pos_total"),
+        ({"generated": 0}, "above vllm:generation_tokens_total"),
+        ({"first_tokens": 10**6}, "above vllm:generation_tokens_total"),
+        ({"steps": 0}, "iteration_tokens_total_count is 0"),
+        ({"tpot_sum": 1e9}, "time_per_output_token_seconds_sum"),
+    ],
+)
+def test_counters_that_contradict_each_other(values, why):
+    with pytest.raises(SpecamortError, match=f"here: .*{why}"):
+        server_metrics.read(changed(**values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"per_position": (80, 42)},
+        {"drafts": 97},
+        {"accepted": 123},
+        # each of 10 requests ended one token before the last that was accepted
+        {"generated": 220},
+    ],
+)
+def test_counters_need_not_be_of_one_moment(values):
+    assert server_metrics.read(changed(**values)).gamma == 2
+
+
+@pytest.mark.parametrize("position", ["first", "-1", "01", "2", "1000000", ""])
+def test_positions_count_from_zero(position):
+    text = scrape().replace('position="1"', f'position="{position}"')
+    with pytest.raises(SpecamortError, match="per_pos_total has position 0, "):
+        server_metrics.parse(text, "here")
+
+
+@pytest.mark.parametrize("value", ["-5", "1e308", "9" * 400, "0.5", "+Inf"])
+def test_what_no_counter_is(value):
+    text = scrape().replace("} 100", f"}} {value}", 1)
+    with pytest.raises(SpecamortError, match="here: vllm:spec_decode_num_drafts_total is"):
+        server_metrics.parse(text, "here")
+
+
+def test_a_series_is_there_once():
+    with pytest.raises(SpecamortError, match="drafts_total twice"):
+        server_metrics.parse(scrape() * 2, "here")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"metric": {"__name__": 5}, "value": [0, "1"]},
+        {"metric": {"__name__": "vllm:x", "engine": 0}, "value": [0, "1"]},
+        {"metric": {"__name__": "vllm:x"}, "value": [0, 1]},
+        {"metric": {"__name__": "vllm:x"}, "value": [0, "1_0"]},
+        {"metric": {"__name__": "vllm:x"}, "values": [[0, "1"]]},
+        None,
+    ],
+)
+def test_a_query_of_other_types(result):
+    with pytest.raises(SpecamortError, match=r"here: data\.result\[0\] is not"):
+        server_metrics.parse(json.dumps({"data": {"result": [result]}}), "here")
 
 
 def test_counters_at_zero():

@@ -111,7 +111,9 @@ def fetch(url: str, bearer: str | None = None) -> str:
             request.add_unredirected_header("Authorization", f"Bearer {bearer}")
         with opener.open(request, timeout=SILENT_S) as answer:
             bounds.bytes_left = LIMIT
-            data: bytes = answer.read(LIMIT)
+            data: bytes = answer.read(LIMIT + 1)
+            if len(data) > LIMIT:
+                raise _TooMuch
             if answer.length:
                 raise http.client.IncompleteRead(b"")
             packed = answer.headers.get("Content-Encoding", "identity")

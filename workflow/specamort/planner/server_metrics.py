@@ -215,7 +215,7 @@ def _hold_together(counted: Counters) -> None:
     # counters are not read at one moment: a step or two may be in one and not yet in another
     late = 2 * (longest + 1) * max(_steps(counted) / counted.steps, 1.0)
     # what is accepted beyond a request's end is not generated
-    ended = longest * max(counted.tpot_count, counted.first_tokens) + 0.1 * counted.generated
+    ended = longest * counted.tpot_count + 0.1 * counted.generated
     decoded = counted.drafts + counted.accepted + counted.first_tokens - ended
     along = zip(
         (_NEEDED["drafts"], *(f"{_PER_POSITION} {k}" for k in range(len(counted.per_position)))),
@@ -226,6 +226,7 @@ def _hold_together(counted: Counters) -> None:
         (_NEEDED["accepted"], counted.accepted, _NEEDED["drafted"], counted.drafted),
         (_NEEDED["drafts"], counted.drafts, _NEEDED["drafted"], counted.drafted),
         (f"{_NEEDED['drafted']} a draft", longest, "any draft length", LONGEST),
+        (_NEEDED["tpot_count"], counted.tpot_count, _NEEDED["generated"], counted.generated),
         ("drafts, accepted and first tokens", decoded, _NEEDED["generated"], counted.generated),
         (_NEEDED["tpot_sum"], counted.tpot_sum, "hours a token", MS_MAX / 1e3 * counted.tpot_count),
         *((*after, *before) for before, after in pairwise(along)),

@@ -44,7 +44,7 @@ REQUEST = partial(requests, REQUESTED, CLUSTER, Path.cwd())
 if CLUSTER:
     from specamort.cluster.executor import mend
 
-    mend(Path.cwd())
+    mend(Path.cwd(), STUDY)
 # the executor takes it out of the environment
 SLURM_JOB = os.environ.get("SLURM_JOB_ID")
 
@@ -58,7 +58,7 @@ onstart:
     try:
         if CLUSTER:
             require_site(REQUESTED, CLUSTER)
-            claim(RESULTS, SLURM_JOB)
+        claim(RESULTS, SLURM_JOB)
         if all(map(is_there, STUDY.models.values())):
             check_prompts(STUDY)
     except SpecamortError as e:

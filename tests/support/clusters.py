@@ -55,7 +55,7 @@ def wait_for(what, check, where=None, patience_s=PATIENCE_S):
     """What `check` gives, once it does, as long as the queue or files in `where` still change."""
     moved, seen = time.monotonic(), None
     while not (found := check()):
-        now = queue(), where and last_written(where)
+        now = queue(), where and last_written([where])
         if now != seen:
             moved, seen = time.monotonic(), now
         assert time.monotonic() - moved < patience_s, f"{what} never came; {now}"

@@ -1,6 +1,7 @@
 """In the place of `specamort.cli.measure`: jobs that write synthetic records, slowly.
 
-`tests/support/clusters.py` puts it into a copy of the package. QUICK_CELL_S is what a cell takes.
+`tests/support/clusters.py` puts it into a copy of the package. QUICK_CELL_S is what a cell takes,
+QUICK_MB the memory of a block's job.
 """
 
 import json
@@ -40,6 +41,7 @@ def _job(rule):
             "job_id": os.environ.get("SLURM_JOB_ID"),
             "job_started": datetime.now(UTC).isoformat(),
         }
+        _fill = b" " * int(os.environ.get("QUICK_MB", "0")) * 2**20
         with Block(home, settings, source, terminal) as block:
             for cell in block.missing:
                 started = datetime.now(UTC).isoformat()

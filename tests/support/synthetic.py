@@ -139,7 +139,7 @@ def timing(
         del run["token_ids"]  # the engine's job keeps one copy of the texts
     settings = study.timing_settings(platform, cell)
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "kind": "timing",
         "origin": "synthetic",
         "study": study.name,
@@ -193,7 +193,7 @@ def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float)
     }
     settings = study.trace_settings(platform, cell)
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "kind": "trace",
         "origin": "synthetic",
         "study": study.name,

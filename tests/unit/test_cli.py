@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -87,3 +88,20 @@ def test_a_reader_that_has_seen_enough_is_no_error():
 def test_a_closed_stream_does_not_matter(closed):
     run = f'exec "$0" -m specamort check --study "$1" {closed}'
     assert subprocess.run(["bash", "-c", run, sys.executable, SMALL], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("plan", "--uri", "http://me:hunter2@host:8000"),
+        ("plan", "--uri=http://me:hunter2@host"),
+        ("status", "--study", "http://me:hunter2@host/study.yaml"),
+        ("status", "--study", "a.yaml", "me:hunter2@host"),
+        ("plan", "http://me:hunter2@host"),
+    ],
+)
+def test_an_address_in_the_wrong_place_is_not_repeated_with_its_password(capsys, argv):
+    with suppress(SystemExit):
+        assert cli.main(list(argv)) != 0
+    said = capsys.readouterr()
+    assert "hunter2" not in said.out + said.err and said.err.startswith(("usage: ", "specamort: "))

@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import synthetic
 from specamort.errors import SpecamortError
+from specamort.study import layout
 
 pytest.importorskip("snakemake_executor_plugin_slurm")
 
@@ -54,7 +58,8 @@ class Stub:
         self.monkeypatch.setattr(slurm, "states", states)
 
         async def whole():
-            return [j async for j in executor.check_active_jobs(self, [self.info])]
+            done = lambda job: self.output.exists()  # noqa: E731
+            return [j async for j in executor.check_active_jobs(self, [self.info], done)]
 
         return asyncio.run(whole()) == [self.info]
 
@@ -102,6 +107,38 @@ def test_what_slurm_may_put_into_the_queue_again_is_looked_at_twice(stub, state,
 def test_how_an_attempt_ended_is_kept_for_the_next(stub):
     assert not stub.look("TIMEOUT")
     assert dict(ENDED) == {("measure", ("s", "p", "0"), "TIMEOUT"): 1}
+
+
+@pytest.mark.parametrize(
+    ("log", "steps", "why"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", set(), "OUT_OF_MEMORY"),
+        ("srun: error: n1: task 0: Out Of Memory", {"FAILED"}, "OUT_OF_MEMORY"),
+        ("", {"FAILED", "OUT_OF_MEMORY"}, "OUT_OF_MEMORY"),
+        (None, {"OUT_OF_MEMORY", "FAILED"}, "OUT_OF_MEMORY"),
+        ("it had memory", {"FAILED", "COMPLETED"}, "FAILED"),
+        (None, set(), "FAILED"),
+    ],
+)
+def test_a_job_whose_step_ran_out_of_memory_did(stub, monkeypatch, log, steps, why):
+    if log is not None:
+        stub.log.write_text(log)
+    monkeypatch.setattr(slurm, "step_states", lambda job: steps)
+    assert not stub.look("FAILED")
+    assert dict(ENDED) == {("measure", ("s", "p", "0"), why): 1} and f"7: {why}. " in stub.ended[0]
+
+
+def test_a_forgotten_jobs_records_are_its_work_only_if_they_hold(small, tmp_path, monkeypatch):
+    """A record that was in its place before, of other settings, says nothing of the job."""
+    monkeypatch.chdir(tmp_path)
+    mine = next(j for j in layout.jobs(small, rule="measure"))
+    paths = [str(w.path) for w in mine.wanted]
+    job = SimpleNamespace(rule=SimpleNamespace(name="measure"), output=paths)
+    synthetic.write_study(small, small.results)
+    assert executor.is_done(small, job)
+    assert not executor.is_done(replace(small, warmup=7), job)
+    Path(paths[-1]).unlink()
+    assert not executor.is_done(small, job)
 
 
 def test_nothing_is_submitted_until_slurm_answers(stub, monkeypatch):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -205,7 +206,7 @@ def test_the_controller_waits_only_while_all_that_is_left_is_under_way(
     monkeypatch.setattr(slurm, "is_here", lambda: True)
     naps = []
     monkeypatch.setattr(time, "sleep", naps.append)
-    launch.Controller(str(root / "config/small.yaml"), [])._wait_for_leftovers()
+    launch.Controller("", [])._wait_for_leftovers(small)
     assert len(naps) == 3
 
 
@@ -238,6 +239,15 @@ def test_one_that_does_nothing_again_is_given_up(controller):
         controller("sleep", "60")()
 
 
+def test_a_study_file_that_is_being_edited_ends_nothing(controller, root, tmp_path, monkeypatch):
+    study = tmp_path / "study.yaml"
+    study.write_text((root / "config/small.yaml").read_text())
+    one = controller("bash", "-c", f"echo 'half: [' > {study}; sleep 1 & wait")
+    monkeypatch.setattr(one, "_study", str(study))
+    monkeypatch.setattr(launch, "_finished", lambda study: True)
+    one()
+
+
 @pytest.mark.parametrize("sign", ["a job in the queue", "no answer", "a rule", "a file"])
 def test_one_that_may_do_something_is_left_alone(controller, monkeypatch, sign):
     command = "sleep 2.5"
@@ -253,7 +263,7 @@ def test_one_that_may_do_something_is_left_alone(controller, monkeypatch, sign):
         command = "sleep 2.5; true"  # a child of the shell's
     else:
         command = "for i in 1 2 3 4 5; do touch results/small/tables/$i; sleep 0.5 & wait; done"
-    assert controller("bash", "-c", command)._run() == 0
+    assert controller("bash", "-c", command)._run(Path("results/small")) == 0
 
 
 def test_what_ended_an_attempt_decides_what_grows(site, root, tmp_path):

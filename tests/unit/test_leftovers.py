@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -43,7 +44,7 @@ def start(name):
 
     yield start
     for pid in filter(psutil.pid_exists, pids):
-        psutil.Process(pid).kill()
+        os.kill(pid, signal.SIGKILL)
 
 
 def running(pid):
@@ -111,3 +112,16 @@ def test_what_does_not_end_is_a_sentence(start, monkeypatch):
     monkeypatch.setattr(psutil.Process, "kill", lambda self: None)
     with pytest.raises(leftovers.SpecamortError, match=f"process {left_behind}.*does not end"):
         leftovers.sweep(timeout_s=0.1)
+
+
+def test_one_that_nobody_reaps_holds_no_device(start):
+    """As in a container whose init does not: this test starts it, and does not ask how it ended."""
+    killed, _ = start()
+    dead = f"local {killed.pid} 1 {os.readlink('/proc/self/ns/pid')}"
+    orphan = subprocess.Popen(["sleep", "60"], env=os.environ | {leftovers._MARK: dead})
+    try:
+        assert leftovers.sweep(timeout_s=5) == [orphan.pid]
+        assert psutil.Process(orphan.pid).status() == psutil.STATUS_ZOMBIE
+    finally:
+        orphan.kill()
+        orphan.wait()

@@ -33,7 +33,7 @@ def test_truncated_at_any_point(tmp_path, good):
             record.read(path)
 
 
-@pytest.mark.parametrize("foreign", [[], {}, {"schema_version": 2, "kind": "weather"}, 3])
+@pytest.mark.parametrize("foreign", [[], {}, {"schema_version": 3, "kind": "weather"}, 3])
 def test_foreign(tmp_path, foreign):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(foreign))
@@ -44,7 +44,7 @@ def test_foreign(tmp_path, foreign):
 def test_other_schema_version(tmp_path, good):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(good | {"schema_version": 99}))
-    with pytest.raises(SpecamortError, match="schema_version is 99, this specamort reads 2"):
+    with pytest.raises(SpecamortError, match="schema_version is 99, this specamort reads 3"):
         record.read(path)
 
 

@@ -1,5 +1,6 @@
 """Who runs a study in a clone, and whether it still does something."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -57,7 +58,8 @@ def test_a_folder_that_is_not_mine(tmp_path):
         running.claim(tmp_path)
 
 
-def test_done_but_stuck(tmp_path):
+def test_done_but_stuck(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     job = ControllerJob("28", "you", mine=True, running=True)
     record = tmp_path / "raw" / "a.json"
     record.parent.mkdir()
@@ -66,10 +68,23 @@ def test_done_but_stuck(tmp_path):
     then = time.time() - 43 * 60
     for path in (record, record.parent):
         os.utime(path, (then, then))
-    assert running.last_written(tmp_path) == pytest.approx(then)
+    assert running.last_written([tmp_path]) == pytest.approx(then)
     (said,) = running.stuck(tmp_path, True, job)
     assert said.startswith("done, but the controller is stuck: ") and "for 43 min" in said
     assert said.endswith("scancel 28, then launch again")
     (said,) = running.stuck(tmp_path, False, ControllerJob("28", "you", False, True))
-    assert said.startswith("not done, but") and said.endswith("ask you to end it")
+    assert said.startswith("not done, and the controller may be stuck: ") and said.endswith(
+        "ask you to end it"
+    )
     assert running.stuck(tmp_path, True, None)[0].endswith("end it and start it again")
+
+
+def test_a_filesystem_that_does_not_answer_says_nothing_of_when(tmp_path, monkeypatch):
+    (tmp_path / "a").touch()
+
+    def stale(path, **how):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(running.Path, "stat", stale)
+    assert running.last_written([tmp_path]) is None
+    assert running.stuck(tmp_path, True, None) == []

@@ -76,6 +76,7 @@ def test_what_squeue_forgot_sacct_may_know(site):
         "1": "RUNNING",
         "2": "PENDING",
         "3": "CANCELLED",
+        "4": "RUNNING",  # squeue has forgotten it, sacct is behind: it has not failed
         "5": "TIMEOUT",
     }
     site(sacct=None)

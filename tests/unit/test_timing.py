@@ -242,10 +242,10 @@ def test_marked_cells_are_measured_again_on_request(study, tmp_path, engine, mon
     marked = [c for c, r in before.items() if r["device_state"]["after"]]
     assert len(marked) == 2
     monkeypatch.setattr(timing, "state", lambda p: synthetic.reading())
-    assert len(exclusions.set_excluded_aside(tmp_path)) == 2
+    assert len(exclusions.set_marked_aside(study, tmp_path)) == 2
     after = block(study, tmp_path, engine)
     assert [c for c in study.cells if after[c] != before[c]] == marked
-    assert exclusions.set_excluded_aside(tmp_path) == []
+    assert exclusions.set_marked_aside(study, tmp_path) == []
 
 
 def test_counter_and_overhead_runs(study, tmp_path, engine):

@@ -3,8 +3,11 @@ rule prompts:
 
     The first time; later runs build them when they start (Snakefile, onstart).
     """
+
+    # An `ancient` output that is made anew holds back all behind it, so a touched folder is no
+    # reason to make it anew.
     input:
-        [model_dir(m) for m in STUDY.models.values()],
+        [ancient(model_dir(m)) for m in STUDY.models.values()],
     output:
         "results/{study}/prompts.txt",
     log:

@@ -2,11 +2,13 @@
 
 import argparse
 import os
+import re
 import select
 import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from ..errors import SpecamortError
 from . import analysis, cluster, measure, planner, study
@@ -68,11 +70,18 @@ def _nobody_reads() -> bool:
 
 
 def _on_one_line(text: str) -> str:
+    # an address may carry a password, wherever it was written by mistake
+    text = re.sub(r"\S*://\S*@\S*|\S+:\S+@\S+", "[an address with a password]", text)
     return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(_on_one_line(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="specamort", description=__doc__)
+    parser = _Parser(prog="specamort", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run, help: str, platform=False):

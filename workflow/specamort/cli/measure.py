@@ -63,9 +63,10 @@ def _measure(args, terminal) -> None:
 
 
 def _remeasure(args, terminal) -> None:
-    from ..records.exclusions import set_excluded_aside
+    from ..records.exclusions import set_marked_aside
 
-    moved = set_excluded_aside(read_study(args.study).results)
+    study = read_study(args.study)
+    moved = set_marked_aside(study, study.results)
     print(*moved, sep="\n")
     print(f"{len(moved)} records of throttled or shared cells moved to raw/superseded")
 

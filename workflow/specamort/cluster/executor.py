@@ -6,18 +6,21 @@ says of a job that has none, and refuses an account where sacctmgr and sshare ar
 """
 
 import asyncio
-import os
+import re
 import shlex
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
 
 from ..errors import SpecamortError
+from ..records import record
+from ..study import layout
+from ..study.grid import Study
 from . import slurm
 from .resources import ENDED
 
@@ -32,7 +35,7 @@ _REQUEUE_S = 20
 _PERHAPS_REQUEUED = {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"}
 
 
-def mend(checkout: Path) -> None:
+def mend(checkout: Path, study: Study) -> None:
     """Give the plugin's executor the functions below; jobs' names then carry `checkout`."""
     submit, command = plugin.Executor.run_job, plugin.get_submit_command
 
@@ -49,7 +52,9 @@ def mend(checkout: Path) -> None:
     plugin.Executor.run_job = run_job
     plugin.get_submit_command = get_submit_command
     plugin.Executor.get_account_arg = _account
-    plugin.Executor.check_active_jobs = check_active_jobs
+    plugin.Executor.check_active_jobs = lambda self, active_jobs: check_active_jobs(
+        self, active_jobs, partial(is_done, study)
+    )
 
 
 def _account(executor: Any, job: Any):
@@ -69,8 +74,25 @@ def _wait_for_slurm(logger: Any) -> None:
             time.sleep(_PAUSE_S)
 
 
-async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
-    """Report what has ended, yield what has not. What SLURM does not say has not ended."""
+def is_done(study: Study, job: Any) -> bool:
+    """Whether every record that the job is to write is there and holds, whoever measured it."""
+    wanted = {str(w.path): w for j in layout.jobs(study, rule=job.rule.name) for w in j.wanted}
+    try:
+        for path in job.output:
+            record.held(wanted[str(path)], study)
+    except SpecamortError:
+        return False
+    return True
+
+
+async def check_active_jobs(
+    self: Any, active_jobs: list[Any], is_done: Callable[[Any], bool]
+) -> AsyncIterator[Any]:
+    """Report what has ended, yield what has not. What SLURM does not say has not ended.
+
+    Args:
+        is_done: what says of a job that SLURM has forgotten whether it did its work.
+    """
     settings = self.workflow.executor_settings
     self.next_seconds_between_status_checks = settings.init_seconds_before_status_checks
     try:
@@ -87,7 +109,7 @@ async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[
         if "state" not in j.aux or j.aux["state"] != state:
             j.aux |= {"state": state, "since": time.monotonic()}
         patience = _REQUEUE_S if state in _PERHAPS_REQUEUED else 0 if state else latency
-        if state == "COMPLETED" or (not state and all(map(os.path.exists, j.job.output))):
+        if state == "COMPLETED" or (not state and is_done(j.job)):
             _succeeded(self, j)
         elif (not state or state in _OVER) and time.monotonic() - j.aux["since"] >= patience:
             _failed(self, j, state)
@@ -110,7 +132,19 @@ def _failed(executor: Any, j: Any, state: str | None) -> None:
         said = "CANCELLED; not submitted again, run the study again for that"
     elif state == "PREEMPTED":
         job.attempt -= 1  # no failure of the job's
+    elif state == "FAILED" and _ran_out_of_memory(j):
+        state = said = "OUT_OF_MEMORY"
     ENDED[job.rule.name, tuple(job.wildcards), state] += 1
     executor.report_job_error(
         j, msg=f"SLURM job {j.external_jobid}: {said}. ", aux_logs=[str(j.aux["slurm_logfile"])]
     )
+
+
+def _ran_out_of_memory(j: Any) -> bool:
+    """Whether a part of it did: what is killed is a step, and the job around it has just failed."""
+    with suppress(OSError):
+        if re.search(
+            rb"oom[_-]kill|Out Of Memory|exceeded memory limit", j.aux["slurm_logfile"].read_bytes()
+        ):
+            return True
+    return "OUT_OF_MEMORY" in slurm.step_states(j.external_jobid)

@@ -39,20 +39,22 @@ class Controller:
         self._snakemake: subprocess.Popen | None = None
 
     def __call__(self) -> None:
-        self._wait_for_leftovers()
+        # once: whoever edits the study file while it runs must not end its controller
+        study = read_study(self._study)
+        self._wait_for_leftovers(study)
         idle = content = 0
         while True:
-            before = self._last_written()
-            code = self._run()
+            before = _last_written(study.results)
+            code = self._run(study.results)
             if code:
                 raise SpecamortError(
                     f"the study is not finished (Snakemake ended with {code}); see above, mend it "
                     "and launch again"
                 )
-            idle = 0 if self._last_written() != before else idle + 1
+            idle = idle + 1 if _last_written(study.results) == before else 0
             # behind an `ancient` input that is made anew Snakemake plans nothing, and is content
             content += code == 0
-            if code == 0 and (idle or content > _MOST_AGAIN or self._finished()):
+            if code == 0 and (idle or content > _MOST_AGAIN or _finished(study)):
                 return
             if idle > 1:
                 raise SpecamortError(
@@ -62,12 +64,7 @@ class Controller:
             what = "not all is done" if code == 0 else "nothing is queued or written"
             print(f"specamort: {what}; Snakemake starts again", flush=True)
 
-    def _finished(self) -> bool:
-        study = read_study(self._study)
-        done = (blocks(study, [], {})["state"] == "done").all()
-        return done and (study.results / "report.html").exists()
-
-    def _run(self) -> int | None:
+    def _run(self, results: Path) -> int | None:
         """Snakemake's exit status; null if it was ended, stuck."""
         # a group of its own, which can be ended alone
         self._snakemake = subprocess.Popen(self._command, start_new_session=True)
@@ -76,14 +73,14 @@ class Controller:
             try:
                 return self._snakemake.wait(_LOOK_S)
             except subprocess.TimeoutExpired:
-                now = self._under_way()
+                now = self._under_way(results)
             if now is None or now != seen:
                 moved, seen = time.monotonic(), now
             elif time.monotonic() - moved > _PATIENCE_S:
                 self._end_snakemake()
                 return None
 
-    def _under_way(self) -> float | None:
+    def _under_way(self, results: Path) -> float | None:
         """When something of the study was last written; null while something may be at work."""
         try:
             waiting = live_jobs(Path.cwd())
@@ -92,15 +89,10 @@ class Controller:
         here = psutil.Process(self._snakemake.pid).children(recursive=True)
         # rules that run here, not a passing question to SLURM
         at_work = [p for p in here if time.time() - p.create_time() > _LOOK_S]
-        return None if waiting or at_work else self._last_written()
+        return None if waiting or at_work else _last_written(results)
 
-    def _last_written(self) -> float:
-        folders = read_study(self._study).results.glob("*/")
-        return max((last_written(f) for f in folders if f.name != "controller"), default=0.0)
-
-    def _wait_for_leftovers(self) -> None:
+    def _wait_for_leftovers(self, study: Study) -> None:
         """While jobs of an earlier controller are doing all that is left, they need no second."""
-        study = read_study(self._study)
         while True:
             try:
                 table = blocks(study, live_jobs(Path.cwd()), {})
@@ -129,6 +121,16 @@ class Controller:
         if self._snakemake and self._snakemake.poll() is None:
             self._end_snakemake()
         return DelayedSubmission(Controller(self._study, self._command))
+
+
+def _finished(study: Study) -> bool:
+    done = (blocks(study, [], {})["state"] == "done").all()
+    return done and (study.results / "report.html").exists()
+
+
+def _last_written(results: Path) -> float | None:
+    """As `last_written`; the controller's own log aside, which says only that it lives."""
+    return last_written(f for f in results.glob("*/") if f.name != "controller")
 
 
 def launch(study: Study, cluster: Cluster, results: Path, arguments: list[str]) -> tuple[str, Path]:

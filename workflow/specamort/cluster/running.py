@@ -10,11 +10,13 @@ import getpass
 import os
 import socket
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from ..errors import SpecamortError
+from ..study.model_files import MODELS
 from .slurm import ControllerJob
 
 _HELD: list[TextIO] = []  # as long as this process lives
@@ -75,24 +77,32 @@ def stuck(results: Path, done: bool, job: ControllerJob | None) -> list[str]:
         done: every record is there.
         job: the controller's, if it is one.
     """
-    idle_min = (time.time() - last_written(results)) / 60
-    if idle_min < _STUCK_MIN:
+    written = last_written([results, MODELS])
+    if written is None or (idle_min := (time.time() - written) / 60) < _STUCK_MIN:
         return []
     mend = "end it and start it again"
     if job:
         mend = f"scancel {job.id}, then launch again" if job.mine else f"ask {job.user} to end it"
+    state = "done, but the controller is" if done else "not done, and the controller may be"
+    look = "" if done else "unless its log says what it does, "
     return [
-        f"{'' if done else 'not '}done, but the controller is stuck: nothing is queued, and "
-        f"nothing was written for {idle_min:.0f} min; {mend}"
+        f"{state} stuck: nothing is queued, and nothing was written for {idle_min:.0f} min; "
+        f"{look}{mend}"
     ]
 
 
-def last_written(folder: Path) -> float:
-    """When anything below it was last written, in seconds since the epoch; 0 if it is empty."""
+def last_written(folders: Iterable[Path]) -> float | None:
+    """When anything below them was last written, in seconds since the epoch.
+
+    0 if they are empty; null while the filesystem does not say.
+    """
     latest = 0.0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # it is gone by now
-            latest = max(latest, path.stat().st_mtime)
+    try:
+        for path in (p for folder in folders for p in folder.rglob("*")):
+            with suppress(FileNotFoundError):  # it is gone by now
+                latest = max(latest, path.stat().st_mtime)
+    except OSError:
+        return None
     return latest
 
 

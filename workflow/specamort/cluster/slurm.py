@@ -12,8 +12,6 @@ from pathlib import Path
 from ..errors import SpecamortError
 from ..files import run_command
 
-_NOT_OVER = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
-
 
 @dataclass(frozen=True)
 class Limit:
@@ -115,7 +113,7 @@ def live_jobs(checkout: Path) -> list[Job]:
     """
     # a comment of somebody's may hold what divides the fields
     row = r"([^|]+)\|(\w+)\|(.*)\|([^|]*)\|([^|]*)\|([^|]*)"
-    asked = ("-h", "-u", _user(), "-o", "%i|%T|%k|%Z|%N|%M")
+    asked = ("-h", "-u", str(os.getuid()), "-o", "%i|%T|%k|%Z|%N|%M")
     return [
         Job(number, state, what, node, _seconds(elapsed) or 0)
         for number, state, what, directory, node, elapsed in _rows("squeue", row, *asked)
@@ -128,19 +126,26 @@ def states(ids: list[str]) -> dict[str, str]:
 
     Args:
         ids: jobs to ask sacct about when squeue has forgotten them; one that it does not know
-            either, or not yet as ended, is absent.
+            either is absent.
 
     Raises:
         SpecamortError: squeue is not here, does not answer, or says what cannot be read.
     """
     row = r"([^|]+)\|(\w+)[^|]*"
-    found = dict(_rows("squeue", row, "-h", "-t", "all", "-u", _user(), "-o", "%i|%T"))
+    mine = str(os.getuid())
+    found = dict(_rows("squeue", row, "-h", "-t", "all", "-u", mine, "-o", "%i|%T"))
     if lost := [i for i in ids if i not in found]:
         with suppress(SpecamortError):
             # it says `CANCELLED by 1000`
-            told = _rows("sacct", row, "-nXP", "-j", ",".join(lost), "-o", "JobIDRaw,State")
-            found |= {i: state for i, state in told if state not in _NOT_OVER}
+            found |= dict(_rows("sacct", row, "-nXP", "-j", ",".join(lost), "-o", "JobIDRaw,State"))
     return found
+
+
+def step_states(job: str) -> set[str]:
+    """States of a job and of its steps; none while sacct does not say."""
+    with suppress(SpecamortError):
+        return {s for (s,) in _rows("sacct", r"(\w+).*", "-nP", "-j", job, "-o", "State")}
+    return set()
 
 
 def controller(study: str, checkout: Path) -> ControllerJob | None:

@@ -27,15 +27,16 @@ def inspect(expected: str) -> dict:
     with _nvml(nvml):
         gpu = _the_only(nvml)
         name, uuid = nvml.nvmlDeviceGetName(gpu), _uuid(nvml, gpu)
-        if not is_of(name, expected):
-            raise SpecamortError(
-                f"this platform is {expected}, but the job found {name} ({uuid}); check the "
-                "partition and gres in the cluster file"
-            )
         if "mig" in _words(name) or _mig(nvml, gpu):
             raise SpecamortError(
                 f"{name} ({uuid}) is partitioned (MIG); a slice is not the device of the study, "
                 "ask for a whole one"
+            )
+        if not is_of(name, expected):
+            raise SpecamortError(
+                f"this platform is {expected}, but the job found {name} ({uuid}); check the "
+                "partition and gres in the cluster file, or name it as found in the study file's "
+                "gpu"
             )
         now = _quiet(nvml, gpu)
         if now["other_processes"]:
@@ -57,12 +58,17 @@ _PATIENCE_S = 10
 # NVIDIA's names of the same chip on other boards, which have other clocks and memory
 _BOARDS = ("sxm", "pcie", "nvl")
 
+# What a name may hold besides the model: whose it is, and its memory. Any other word, as Ti, Ada,
+# Laptop or a virtual GPU's profile, makes another model of it.
+_NO_MODEL = re.compile(r"nvidia|tesla|geforce|[rg]tx|gpu|graphics|generation|\d+gb?|hbm\d?\w?")
+
 
 def is_of(name: str, expected: str) -> bool:
     """Whether the device `name`, as NVML tells it, is the `expected` one.
 
-    Every word of `expected` is one of the name's: H200 is not GH200, and A10 not A100. A board
-    (SXM, PCIe, NVL) is held only where it is asked for.
+    Every word of `expected` is one of the name's, and the name has no other word of a model: H200
+    is not GH200, A10 not A100, RTX 4060 not RTX 4060 Ti. A board (SXM, PCIe, NVL) is held only
+    where it is asked for.
     """
     words, wanted = _words(name), _words(expected)
     board = {w for w in wanted if _board(w)}
@@ -71,7 +77,8 @@ def is_of(name: str, expected: str) -> bool:
     versions = {w for w in words if _board(w) and w not in _BOARDS}
     if any(w not in _BOARDS and versions and w not in versions for w in board):
         return False
-    return bool(wanted) and wanted - board <= words
+    more = [w for w in words - wanted if not _board(w) and not _NO_MODEL.fullmatch(w)]
+    return bool(wanted) and wanted - board <= words and not more
 
 
 def _words(name: str) -> set[str]:

@@ -5,6 +5,7 @@ starts inherits and keeps when the job is killed and they are handed to init.
 """
 
 import os
+import time
 from pathlib import Path
 
 import psutil
@@ -37,12 +38,23 @@ def sweep(timeout_s: float = 30) -> list[int]:
             p.kill()
         except psutil.NoSuchProcess:
             continue
-    if alive := psutil.wait_procs(left, timeout_s)[1]:
+    end = time.monotonic() + timeout_s
+    while (alive := [p for p in left if _lives(p)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    if alive:
         raise SpecamortError(
             f"process {alive[0].pid}, which a killed job of yours left on this machine, does not "
             "end; it would share the device, so nothing is measured until it is gone"
         )
     return [p.pid for p in left]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        # one that nobody reaps, as in a container whose init does not, holds no device
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _left_behind(process: psutil.Process) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from .. import files
 from ..errors import SpecamortError, Unreadable
 from ..study.grid import Cell, TraceCell
+from ..study.layout import places
 from ..study.settings import Settings, digest
 from . import record
 from .software import SOFTWARE
@@ -123,7 +124,7 @@ def _keep(
     kept: dict[Any, tuple[Path, Record]] = {}
     stale = []
     for cell, expected in wanted.items():
-        for path in _places(block_dir, cell):
+        for path in places(block_dir / f"{cell}.json"):
             try:
                 found = record.read(path)
             except Unreadable as e:
@@ -157,9 +158,3 @@ def _moved_on(then: Provenance, now: Source) -> str | None:
         return "the block moved to another device and is measured anew"
     changed = [f"{k} {then[k]} is now {now[k]}" for k in SOFTWARE if then[k] != now[k]]
     return f"{', '.join(changed)}: the block is measured anew" if changed else None
-
-
-def _places(block_dir: Path, cell: Any) -> list[Path]:
-    """Where the cell's record may be: in its place, or waiting for the rest of its block."""
-    name = f"{cell}.json"
-    return [block_dir / name, block_dir / "partial" / name]

@@ -33,19 +33,6 @@ def set_marked_aside(study: Study, results: Path) -> list[Path]:
     return marked
 
 
-def set_excluded_aside(results: Path) -> list[Path]:
-    """`set_marked_aside` for callers that name no study."""
-    raw = results / "raw"
-    moved = []
-    for path in sorted(raw.rglob("[!.]*.json")):
-        if path.is_relative_to(raw / "superseded"):
-            continue
-        if exclusions(record.read(path).get("device_state")):
-            record.set_aside(path)
-            moved.append(path)
-    return moved
-
-
 # NVML's clocks throttle reasons: software power cap, hardware slowdown, software thermal, hardware
 # thermal, power brake. Idle, and clocks somebody asked for, are not among them.
 _THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80

@@ -25,7 +25,7 @@ from .consistency import contradiction
 from .software import SOFTWARE
 from .types import Record
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _validate = compiled("record")
 _AGAIN = "move it away and run again to measure it anew"

@@ -118,8 +118,7 @@ class Wanted:
 
     @property
     def places(self) -> tuple[Path, Path]:
-        """Where it may be: in its place, or waiting for the rest of its block."""
-        return self.path, self.path.parent / "partial" / self.path.name
+        return places(self.path)
 
 
 @dataclass(frozen=True)
@@ -136,6 +135,11 @@ class Job:
         if self.replicate is None:
             return f"{self.platform} {self.kind.rule.replace('_', ' ')}"
         return f"{self.platform} r{self.replicate}"
+
+
+def places(path: Path) -> tuple[Path, Path]:
+    """Where a record may be: in its place, or waiting for the rest of its block."""
+    return path, path.parent / "partial" / path.name
 
 
 def outputs(study: Study, rule: str) -> list[str]:

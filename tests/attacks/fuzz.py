@@ -209,16 +209,16 @@ def records():
                                     "after": synthetic.reading()}),
         ("trace", f"{pair}.trace.family_ms", []), ("trace", f"{pair}.trace", None),
         ("timing", "settings", {}), ("timing", "repetitions", []),
-        ("bench", "microbenchmark", {}), ("bench", "microbenchmark.attention", {}),
+        ("bench", "microbenchmark", {}), ("bench", "microbenchmark.one_row_ms", {}),
         ("timing", f"{seq}.pot_ms", True), ("counter", "repetitions.1.counters", None),
-        ("timing", "schema_version", True), ("bench", "microbenchmark.gemm", {}),
+        ("timing", "schema_version", True), ("bench", "microbenchmark.passes", []),
     ])  # fmt: skip
     record_fields("floats for integers", [("timing", "cell.gamma", 2.0)], "may")
     record_fields("impossible values", [
         ("timing", "repetitions.1.counters.accepted", 10**6),
         ("timing", "repetitions.1.counters.drafted", 0),
         ("timing", "repetitions.1.counters.accepted_per_pos", []),
-        ("bench", "microbenchmark.bandwidth", -1), ("bench", "microbenchmark.gemm.qkv.1", 0),
+        ("bench", "microbenchmark.bandwidth", -1), ("bench", "microbenchmark.one_row_ms.qkv", 0),
         ("trace", "trace.tokens_per_step", 0), ("timing", "provenance.finished", "yesterday"),
         ("timing", "device_state", {"before": synthetic.reading(at_ns=10**9),
                                     "after": synthetic.reading(at_ns=0)}),

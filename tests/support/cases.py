@@ -54,7 +54,7 @@ def cells_of(local, h):
             )
     d = pd.DataFrame(
         [
-            dict(origin="synthetic", platform=p, batch=n, gamma=g, d=0.1 * g)
+            dict(origin="synthetic", platform=p, batch=n, gamma=g, d=0.1 * g, increment_ms=1.0 * g)
             for p in local.platforms
             for n in local.batches
             for g in local.gammas

@@ -84,7 +84,7 @@ def test_the_floor_is_the_calibration_platforms_at_the_profiles_context(study):
     assert len(none) == 2 and none[["floor_ms", "own_floor_ms"]].isna().all(axis=None)
 
 
-def test_the_devices_d_is_told_at_every_batch(local):
+def test_the_device_is_told_at_every_batch_in_shares_and_in_milliseconds(local):
     """From 4 to 5 ms at N = 1 and from 5 to 10 at N = 4: d is 0.25 and 1."""
     forward = {(1, 0): 4.0, (1, 2): 5.0, (4, 0): 5.0, (4, 2): 10.0}
     pairs = pd.DataFrame(
@@ -95,11 +95,19 @@ def test_the_devices_d_is_told_at_every_batch(local):
             for drift in (-0.5, 0, 0.5)
         ]
     )
-    predicted = pd.DataFrame({"batch": [1, 4], "d": [0.25, 1.5], "gamma": 2})
+    predicted = pd.DataFrame({"batch": [1, 1, 4, 4], "gamma": [0, 2] * 2, "d": [0, 0.25, 0, 1.5]})
+    predicted["device_ms"], predicted["roofline_ms"] = [3.0, 3.75, 5.0, 12.5], 2.0
     predicted = predicted.assign(platform="cpu-bf16", origin="rehearsal")
-    d = decomposition.device_verify_overhead(local, pairs, predicted).set_index("batch")
+    both = decomposition.device_verify_overhead(local, pairs, predicted)
+    d = both[both["gamma"] > 0].set_index("batch")
     assert d["d_measured"].to_dict() == {1: 0.25, 4: 1.0}
     assert d.loc[1, "d_measured_low"] == pytest.approx(4.5 / 4.5 - 1)
     assert d.loc[4, "d_measured_high"] == pytest.approx(10.5 / 4.5 - 1)
     assert d["step_error_pct"].to_dict() == {1: 0, 4: pytest.approx(25)}
     assert set(d["origin"]) == {"rehearsal synthetic"}
+    ms = both.set_index(["batch", "gamma"])
+    assert ms["traced_ms"].to_dict() == forward
+    assert ms["passes_error_pct"].to_dict() == {(1, 0): -25, (1, 2): -25, (4, 0): 0, (4, 2): 25}
+    assert ms["roofline_error_pct"].to_list() == [-50, -60, -60, -80]
+    shares = [c for c in both if c.startswith("d_")] + ["step_error_pct"]
+    assert both.loc[both["gamma"] == 0, shares].isna().all(axis=None)

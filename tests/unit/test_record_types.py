@@ -28,6 +28,7 @@ REPETITION = DEFINED["repetition"]["properties"]
         (types.Sequence, REPETITION["sequences"]["items"]),
         (types.Counters, DEFINED["counters"]),
         (types.Microbenchmark, PARTS["microbenchmark"]),
+        (types.roofline.Pass, PARTS["microbenchmark"]["properties"]["passes"]["items"]),
         (types.SelfCheck, PARTS["self_check"]),
         (types.Check, PARTS["self_check"]["properties"]["checks"]["items"]),
         (types.Trace, PARTS["trace"]),

@@ -10,7 +10,7 @@ rule figures:
             "workflow/specamort/report/style.py",
         ],
     output:
-        figure_paths(RESULTS),
+        figure_paths(STUDY, RESULTS),
     log:
         RESULTS / "logs/figures.log",
     conda:
@@ -28,7 +28,7 @@ rule report:
     """One HTML page that can be sent."""
     input:
         table_paths(RESULTS),
-        figure_paths(RESULTS),
+        figure_paths(STUDY, RESULTS),
         code=[
             "workflow/specamort/report/page.py",
             "workflow/specamort/report/templates/report.html",

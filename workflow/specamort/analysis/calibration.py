@@ -46,42 +46,88 @@ def acceptance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def verify_overhead(study: Study, benches: Mapping[str, PlatformBench]) -> pd.DataFrame:
-    """d(gamma) from each platform's microbenchmark.
+    """What verifying costs each platform's device, from its microbenchmark; the roofline beside it.
 
     Returns:
-        `origin`, `platform`, `batch`, `gamma`, `d` (share of a step), `microbenchmark` (hash),
-        `exclusions` (words).
+        `origin`, `platform`, `batch`, `gamma`; `d` (share of a step), `device_ms` and
+        `increment_ms`, what a step takes more than at gamma 0 (ms), each with the ends of its
+        interval, `_low` and `_high`; `roofline_ms` (ms) and `roofline_d` (share of a step), which
+        know the kernels at one row alone; `microbenchmark` (hash), `exclusions` (words).
     """
-    return pd.DataFrame(
-        [
-            {
-                "origin": bench["origin"],
-                "platform": p,
-                "batch": n,
-                "gamma": g,
-                "d": roofline.verify_overhead(bench, n, g),
-                "microbenchmark": bench["hash"],
-                "exclusions": bench.get("exclusions", ""),
-            }
-            for p, bench in benches.items()
-            for n in study.batches
-            for g in study.gammas
-        ]
-    )
+    rows = []
+    for p, bench in benches.items():
+        for n in study.batches:
+            without = roofline.roofline_ms(bench, n, 0)
+            for g in study.gammas:
+                predicted = roofline.roofline_ms(bench, n, g)
+                rows.append(
+                    {"origin": bench["origin"], "platform": p, "batch": n, "gamma": g}
+                    | _estimated("d", roofline.verify_overhead(bench, n, g))
+                    | _estimated("device_ms", roofline.device_ms(bench, n, g))
+                    | _estimated("increment_ms", roofline.increment_ms(bench, n, g))
+                    | {"roofline_ms": predicted, "roofline_d": predicted / without - 1}
+                    | {"microbenchmark": bench["hash"], "exclusions": bench.get("exclusions", "")}
+                )
+    return pd.DataFrame(rows)
+
+
+def _estimated(name: str, e: roofline.Estimate) -> dict[str, float]:
+    return {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high}
 
 
 def with_verify_overhead(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
-    """Speculative cells, each with its `d` (share of a step)."""
+    """Speculative cells, each with its `d` (share of a step) and `increment_ms` (ms)."""
     where = ["platform", "batch", "gamma"]
-    return merged(table[table["gamma"] > 0], d[["origin", *where, "d"]], on=where)
+    own = d[["origin", *where, "d", "increment_ms"]]
+    return merged(table[table["gamma"] > 0], own, on=where)
+
+
+def rows_from_baselines(table: pd.DataFrame) -> pd.DataFrame:
+    """The increment of verifying as baselines alone tell it: no speculative time is looked at.
+
+    A step without drafts of N (gamma + 1) sequences computes as many rows as one that verifies
+    gamma + 1 positions of N. Where the grid has no such batch but one below and one above it, the
+    step is interpolated between the nearest two; none is extrapolated. Attention reads the keys of
+    N (gamma + 1) contexts there, of N in a verify step, and the host serves more sequences: where
+    those weigh, the increment is too large.
+
+    Args:
+        table: `cells.cells`.
+
+    Returns:
+        `origin`, `platform`, `workload`, `batch`, `gamma`, `increment_ms` (ms a step), and
+        `from_batches`: the batches whose steps it is made of (words).
+    """
+    rows = []
+    for (platform, workload), own in table.groupby(["platform", "workload"], sort=False):
+        base = own[own["gamma"] == 0].sort_values("batch")
+        batches, steps = base["batch"].to_numpy(), base["pot_ms"].to_numpy(dtype=float)
+        for n in batches:
+            for g in sorted({int(x) for x in own["gamma"] if x}):
+                verified = n * (g + 1)
+                if verified > batches.max():
+                    continue
+                used = sorted(
+                    {n, batches[batches <= verified].max(), batches[batches >= verified].min()}
+                )
+                step = np.interp(verified, batches, steps)
+                rows.append(
+                    {"origin": words(base.loc[base["batch"].isin(used), "origin"])}
+                    | {"platform": platform, "workload": workload, "batch": n, "gamma": g}
+                    | {"increment_ms": step - np.interp(n, batches, steps)}
+                    | {"from_batches": " ".join(map(str, used))}
+                )
+    columns = ["origin", "platform", "workload", "batch", "gamma", "increment_ms", "from_batches"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def with_calibrated(table: pd.DataFrame, calibrated: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
     """Speculative cells with their d, and calibrated acceptance in the place of their own.
 
     Returns:
-        The columns of `table` and `d`; `alpha`, `coverage`, `beta` (shares) and `tau` (tokens per
-        step) are calibrated, the cell's own have `_own` behind their names.
+        The columns of `table` and `d`; `alpha`, `coverage`, `beta` (shares), `tau` (tokens per
+        step) and `verify_share`, of the batch, are calibrated, the cell's own have `_own` behind
+        their names.
     """
     spec = with_verify_overhead(table, d)
     spec = merged(
@@ -90,6 +136,9 @@ def with_calibrated(table: pd.DataFrame, calibrated: pd.DataFrame, d: pd.DataFra
         on=["workload", "gamma"],
         suffixes=("_own", ""),
     )
+    own = table[table["platform"].isin(calibrated["calibrated_on"])]
+    where = ["workload", "batch", "gamma"]
+    spec = merged(spec, own[["origin", *where, "verify_share"]], on=where, suffixes=("_own", ""))
     # alpha is undefined where nothing was drafted; nothing was accepted either
     return spec.fillna({"alpha": 0.0})
 

@@ -1,10 +1,11 @@
-"""Trace records to tables: what a step is made of, and the roofline's d against the device's.
+"""Trace records to tables: what a step is made of, and the microbenchmark against the device.
 
 Pure functions. Intervals run from the lowest to the highest pair of runs.
 """
 
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 
 from ..errors import SpecamortError
@@ -100,16 +101,19 @@ def compared_decode_steps(study: Study, steps: pd.DataFrame) -> pd.DataFrame:
 def device_verify_overhead(
     study: Study, pairs: pd.DataFrame, predicted: pd.DataFrame
 ) -> pd.DataFrame:
-    """The roofline's d beside the device's own: traced forward pass at gamma + 1 rows over 1 row.
+    """The microbenchmark's passes and roofline beside the device's own: traced forward passes.
 
-    The forward pass is the device time without sampling, which the roofline does not model.
+    The forward pass is the device time without sampling, which neither models. At gamma 0 there is
+    no d, but a step whose milliseconds they can be held against.
 
     Args:
         predicted: `calibration.verify_overhead`.
 
     Returns:
-        `origin`, `platform`, `batch`, `gamma`, `d_predicted`, `d_measured` and its ends `_low` and
-        `_high` (shares of a step), `step_error_pct` (% of the measured verify step).
+        `origin`, `platform`, `batch`, `gamma`; `d_predicted`, `d_measured` and its ends `_low` and
+        `_high` (shares of a step), `step_error_pct` (% of the measured verify step): NaN at
+        gamma 0; `traced_ms`, `passes_ms`, `roofline_ms` (ms a step), `passes_error_pct`,
+        `roofline_error_pct` (signed, % of traced_ms).
     """
     own = pairs[
         (pairs["model"] == study.model.name) & (pairs["context_tokens"] == study.context_tokens)
@@ -118,20 +122,25 @@ def device_verify_overhead(
     forward = own.assign(forward_ms=own["device_ms"] - own["sampling_ms"]).groupby(where)
     table = forward.agg(
         origin=("origin", words),
-        forward_ms=("forward_ms", "median"),
+        traced_ms=("forward_ms", "median"),
         low=("forward_ms", "min"),
         high=("forward_ms", "max"),
     ).reset_index()
     base = table[table["gamma"] == 0].drop(columns="gamma")
-    both = merged(table[table["gamma"] > 0], base, on=where[:2], suffixes=("", "_base"))
-    both["d_measured"] = both["forward_ms"] / both["forward_ms_base"] - 1
+    both = merged(table, base, on=where[:2], suffixes=("", "_base"))
+    both["d_measured"] = both["traced_ms"] / both["traced_ms_base"] - 1
     both["d_measured_low"] = both["low"] / both["high_base"] - 1
     both["d_measured_high"] = both["high"] / both["low_base"] - 1
-    both = merged(both, predicted[["origin", *where, "d"]], on=where)
-    both = both.rename(columns={"d": "d_predicted"})
+    told = predicted[["origin", *where, "d", "device_ms", "roofline_ms"]]
+    both = merged(both, told, on=where)
+    both = both.rename(columns={"d": "d_predicted", "device_ms": "passes_ms"})
     both["step_error_pct"] = 100 * ((1 + both["d_predicted"]) / (1 + both["d_measured"]) - 1)
-    measured = ["d_measured", "d_measured_low", "d_measured_high"]
-    return both[["origin", *where, "d_predicted", *measured, "step_error_pct"]]
+    for name in ("passes", "roofline"):
+        both[f"{name}_error_pct"] = 100 * (both[f"{name}_ms"] / both["traced_ms"] - 1)
+    shares = ["d_predicted", "d_measured", "d_measured_low", "d_measured_high", "step_error_pct"]
+    both.loc[both["gamma"] == 0, shares] = np.nan
+    times = ["traced_ms", "passes_ms", "passes_error_pct", "roofline_ms", "roofline_error_pct"]
+    return both[["origin", *where, *shares, *times]]
 
 
 def floors(study: Study, steps: pd.DataFrame) -> pd.DataFrame:

@@ -19,8 +19,19 @@ from ..records import record
 from ..records.types import Record
 from ..study import layout
 from ..study.grid import Study
-from . import calibration, cells, cross_checks, decomposition, predictions, repetitions, shortfall
+from . import (
+    calibration,
+    cells,
+    cross_checks,
+    decomposition,
+    dial,
+    law,
+    predictions,
+    repetitions,
+    shortfall,
+)
 from .claims import Tables, claims
+from .origins import words
 
 ANEW = "write the tables anew with `specamort analyse`"
 NAMES = [
@@ -36,6 +47,8 @@ NAMES = [
     ),
     *("timing_alpha", "counter_agreement", "reading_cost", "divergence", "claims", "provenance"),
     *("trace_pairs", "steps", "device_verify_overhead", "host_terms", "vendor_verify_overhead"),
+    *("law", "advantages", "dial_repetitions", "dial", "dial_slopes", "machinery"),
+    *("baseline_increments", "survival"),
 ]
 
 
@@ -153,7 +166,12 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
     d = calibration.verify_overhead(study, benches)
     calibrated = calibration.acceptance(study, table)
     host = calibration.host_terms(study, table, calibrated, d)
-    predicted = predictions.predictions(study, table, calibrated, d, host)
+    dial_reps = dial.repetitions(found["dial"])
+    dialled = dial.cells(dial_reps, study.seed)
+    calibrating = law.points(study, table, d, dialled)
+    best, laws = law.law(calibrating)
+    by_platform = predictions.Calibrated(calibrated, host, best, words(calibrating["by"]))
+    predicted = predictions.predictions(study, table, d, by_platform)
     pairs = decomposition.pairs(found["trace"])
     steps = decomposition.steps(pairs)
     cost = cross_checks.reading_cost(*found["reading_cost"])
@@ -178,6 +196,14 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
         "device_verify_overhead": decomposition.device_verify_overhead(study, pairs, d),
         "host_terms": host,
         "vendor_verify_overhead": vendor_verify_overhead(_data("vendor")),
+        "law": laws,
+        "advantages": predictions.advantages(study, reps, table, d, by_platform),
+        "dial_repetitions": dial_reps,
+        "dial": law.dial_predictions(study, dialled, d, best),
+        "dial_slopes": dial.slopes(dial_reps, study.seed),
+        "machinery": dial.machinery(dial_reps, study.seed),
+        "baseline_increments": calibration.rows_from_baselines(table),
+        "survival": repetitions.survival(timed),
     }
     told = {f.name: out[f.name] for f in fields(Tables)}
     return out | {"claims": claims(study, _data("published"), Tables(**told))}

@@ -191,7 +191,7 @@ def _plan(args, terminal) -> None:
         platform = args.platform or study.calibration.name
         calibration = read_calibration(study, study.results, platform, batch)
     else:
-        calibration = Calibration(args.t_base_ms, args.d or {}, h0_ms=args.h_ms or 0.0)
+        calibration = Calibration(args.t_base_ms, args.d or {}, h_ms=args.h_ms or 0.0)
     if args.draft_ms is not None:
         calibration = replace(calibration, draft_ms=args.draft_ms)
     answer = plan(calibration, acceptance, args.max_gamma, now)

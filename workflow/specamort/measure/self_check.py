@@ -24,7 +24,7 @@ from ..study.prompts import prompts
 from ..study.settings import digest
 from . import gpu
 from .engine import Engine
-from .microbench import measure_kernels
+from .microbench import measure_device
 from .provenance import now, provenance
 from .tracing.job import traced_runs
 
@@ -138,10 +138,10 @@ def _tried(what: str, check: Callable[[], str]) -> Check:
 
 
 def _smallest_case(study: Study, platform: Platform, model: Path) -> str:
-    smallest = {"batches": [min(study.batches)], "gammas": [0], "rows": [1]}
-    found = in_child(measure_kernels, read_shape(model), platform, study.context_tokens, **smallest)
-    times = [ms for by_rows in found["gemm"].values() for ms in by_rows.values()]
-    times += [ms for by_rows in found["attention"].values() for ms in by_rows.values()]
+    smallest = {"batches": [min(study.batches)], "gammas": [0], "rounds": 1, "seed": study.seed}
+    found = in_child(measure_device, read_shape(model), platform, study.context_tokens, **smallest)
+    times = [ms for one in found["passes"] for ms in one["samples_ms"]]
+    times += found["one_row_ms"].values()
     if not all(math.isfinite(x) and x > 0 for x in [*times, found["bandwidth"], found["peak"]]):
         raise SpecamortError("gives times that are not positive numbers; is the device healthy?")
     return (

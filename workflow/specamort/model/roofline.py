@@ -1,19 +1,27 @@
-"""Device roofline: standalone efficiencies and the model's shape give the verify overhead d.
+"""What verifying gamma + 1 positions costs the device: measured passes, and a roofline beside them.
 
-A kernel that moves `bytes` and does `flops` cannot take less than
-max(bytes / bandwidth, flops / peak) (Williams, Waterman and Patterson, 2009). What it does take
-is that bound divided by an efficiency, measured once per kernel and number of rows by
-`microbench`, on the platform, with no engine and no speculation in sight.
+A pass is the device's part of one decode step, timed by `measure.microbench` with no engine and no
+speculation in sight. The passes of one round belong together: increments and shares are differences
+and ratios within rounds, so that a device that grows slower over the rounds moves neither.
+
+The roofline has seen one row count only. A kernel that moves `bytes` and does `flops` cannot take
+less than max(bytes / bandwidth, flops / peak) (Williams, Waterman and Patterson, 2009). What it
+does take is that bound divided by an efficiency; one for each kind of kernel is calibrated at one
+row and then frozen, and every other row count is a prediction.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -58,32 +66,56 @@ def read_shape(model: Path) -> Shape:
     )
 
 
+class Pass(TypedDict):
+    """Passes at one point of the grid.
+
+    Attributes:
+        samples_ms: a pass's time, one sample a round, in the order of the rounds.
+        passes_per_sample: how many ran under one reading of the clock.
+    """
+
+    batch: int
+    gamma: int
+    passes_per_sample: int
+    samples_ms: list[float]
+
+
 class Bench(TypedDict):
     """A device's microbenchmark.
 
     Attributes:
         itemsize: bytes of a weight.
         context: tokens that attention looks back at.
+        seed: of the study, that the order was drawn by.
+        order: by round, what was measured one after the other: `point` names of the passes, and
+            what the roofline is made of.
         bandwidth: bytes/s.
         peak: flop/s.
-        gemm: name -> rows -> ms.
-        attention: batch -> queries -> ms.
+        one_row_ms: by kind of kernel, all layers' together, at batch 1 and gamma 0.
+        passes: every batch and gamma of the grid.
+        seconds: that the rounds took.
+        visits: 2 where a d of the first was below zero beyond its interval.
     """
 
     shape: dict[str, int]
     itemsize: int
     context: int
+    seed: int
+    order: list[list[str]]
     bandwidth: float
     peak: float
-    gemm: dict[str, dict[str, float]]
-    attention: dict[str, dict[str, float]]
+    one_row_ms: dict[str, float]
+    passes: list[Pass]
+    seconds: float
+    visits: int
 
 
-class Efficiencies(TypedDict):
-    """Bound over measured time: `gemm` by name and rows, `attention` by batch and queries."""
+class Estimate(NamedTuple):
+    """A value and the ends of its interval at `LEVEL`."""
 
-    gemm: dict[str, dict[int, float]]
-    attention: dict[int, dict[int, float]]
+    value: float
+    low: float
+    high: float
 
 
 class Gpu(TypedDict):
@@ -134,33 +166,80 @@ def bound_ms(moved_bytes: float, flops: float, bandwidth: float, peak: float) ->
     return 1e3 * max(moved_bytes / bandwidth, flops / peak)
 
 
-def efficiencies(bench: Bench) -> Efficiencies:
-    """Bound over measured time, per kernel and row count, from a microbenchmark."""
-    shape, item = Shape(**bench["shape"]), bench["itemsize"]
-    roof = (bench["bandwidth"], bench["peak"])
-    sizes = {**shape.layer_gemms, "head": shape.head_gemm}
-    return {
-        "gemm": {
-            name: {
-                int(m): bound_ms(*gemm_cost(*sizes[name], int(m), item), *roof) / ms
-                for m, ms in by_rows.items()
-            }
-            for name, by_rows in bench["gemm"].items()
-        },
-        "attention": {
-            int(n): {
-                int(q): bound_ms(
-                    *attention_cost(shape, int(n), int(q), bench["context"], item), *roof
-                )
-                / ms
-                for q, ms in by_queries.items()
-            }
-            for n, by_queries in bench["attention"].items()
-        },
-    }
+def point(batch: int, gamma: int) -> str:
+    """
+    >>> point(batch=4, gamma=2)
+    'n4-g2'
+    """
+    return f"n{batch}-g{gamma}"
 
 
-def device_ms(
+def median(samples: NDArray[np.float64]) -> Estimate:
+    """The median, and an interval that holds the true one whatever the distribution.
+
+    Its ends are the k-th smallest and the k-th largest sample: k is the largest number for which
+    fewer than k of n samples fall below the true median in (1 - LEVEL) / 2 of all cases at most
+    (the sign test's interval). Under six samples even the extremes hold it less often; they are
+    the ends then.
+
+    Of ten samples fewer than two fall below it in 1.1% of all cases, fewer than three in 5.5%:
+
+    >>> median(np.arange(1.0, 11.0))
+    Estimate(value=5.5, low=2.0, high=9.0)
+    """
+    x, n = np.sort(samples), len(samples)
+    k, tail = 1, 1 + n
+    while tail <= (1 - LEVEL) / 2 * 2**n:
+        k, tail = k + 1, tail + comb(n, k + 1)
+    return Estimate(float(np.median(x)), float(x[k - 1]), float(x[n - k]))
+
+
+def device_ms(bench: Bench, batch: int, gamma: int) -> Estimate:
+    """A pass that verifies gamma + 1 positions of `batch` sequences, in ms.
+
+    Raises:
+        KeyError: the point is not in the grid that was measured.
+    """
+    return median(_samples(bench, batch, gamma))
+
+
+def increment_ms(bench: Bench, batch: int, gamma: int) -> Estimate:
+    """What a pass takes more than one without a draft, in ms: median of the rounds' differences.
+
+    Raises:
+        KeyError: the point, or gamma 0 of its batch, is not in the grid that was measured.
+    """
+    return median(_samples(bench, batch, gamma) - _samples(bench, batch, 0))
+
+
+def verify_overhead(bench: Bench, batch: int, gamma: int) -> Estimate:
+    """d(gamma): a verify pass over one without a draft, minus one: median of the rounds' ratios.
+
+    Study section "A Closed-Form Per-Output-Token Model", d(gamma).
+
+    Raises:
+        KeyError: the point, or gamma 0 of its batch, is not in the grid that was measured.
+    """
+    return median(_samples(bench, batch, gamma) / _samples(bench, batch, 0) - 1)
+
+
+def _samples(bench: Bench, batch: int, gamma: int) -> NDArray[np.float64]:
+    by_point = {(p["batch"], p["gamma"]): p["samples_ms"] for p in bench["passes"]}
+    return np.array(by_point[batch, gamma], dtype=float)
+
+
+def costs(
+    shape: Shape, batch: int, gamma: int, context: int, itemsize: int
+) -> dict[str, tuple[float, float]]:
+    """(bytes, flops) of a pass by kind of kernel, all layers' together."""
+    rows = batch * (gamma + 1)
+    layer = {k: gemm_cost(*size, rows, itemsize) for k, size in shape.layer_gemms.items()}
+    layer["attention"] = attention_cost(shape, batch, gamma + 1, context, itemsize)
+    whole = {k: (shape.layers * moved, shape.layers * flops) for k, (moved, flops) in layer.items()}
+    return whole | {"head": gemm_cost(*shape.head_gemm, rows, itemsize)}
+
+
+def predicted_ms(
     shape: Shape,
     batch: int,
     gamma: int,
@@ -168,36 +247,35 @@ def device_ms(
     itemsize: int,
     bandwidth: float,
     peak: float,
-    efficiency: Efficiencies,
+    efficiency: Mapping[str, float],
 ) -> float:
-    """Predicted device time of one step that verifies gamma + 1 positions of `batch` sequences."""
-    rows, roof = batch * (gamma + 1), (bandwidth, peak)
-
-    def at(table: dict[int, float], x: int) -> float:
-        xs = sorted(table)
-        return float(np.interp(x, xs, [table[i] for i in xs]))
-
-    def gemm(name: str, size: tuple[int, int]) -> float:
-        cost = gemm_cost(*size, rows, itemsize)
-        return bound_ms(*cost, *roof) / at(efficiency["gemm"][name], rows)
-
-    layer = sum(gemm(name, size) for name, size in shape.layer_gemms.items())
-    nearest = min(efficiency["attention"], key=lambda n: abs(n - batch))
-    attention = bound_ms(*attention_cost(shape, batch, gamma + 1, context, itemsize), *roof) / at(
-        efficiency["attention"][nearest], gamma + 1
-    )
-    return shape.layers * (layer + attention) + gemm("head", shape.head_gemm)
+    """The roofline of a pass: each kind's bound over its efficiency, summed."""
+    parts = costs(shape, batch, gamma, context, itemsize)
+    return sum(bound_ms(*cost, bandwidth, peak) / efficiency[k] for k, cost in parts.items())
 
 
-def verify_overhead(bench: Bench, batch: int, gamma: int) -> float:
-    """d(gamma): device time of a verify step over that of a one-token step, minus one.
+def efficiencies(bench: Bench) -> dict[str, float]:
+    """By kind of kernel, bound over measured time at one row: all that is calibrated."""
+    one = costs(Shape(**bench["shape"]), 1, 0, bench["context"], bench["itemsize"])
+    roof = (bench["bandwidth"], bench["peak"])
+    return {k: bound_ms(*one[k], *roof) / ms for k, ms in bench["one_row_ms"].items()}
 
-    Study section "A Closed-Form Per-Output-Token Model", d(gamma).
+
+def roofline_ms(bench: Bench, batch: int, gamma: int) -> float:
+    """What the roofline, which knows the kernels at one row, predicts for a pass, in ms.
+
+    Any batch and gamma: the passes of the microbenchmark are not looked at.
     """
-    args = (bench["context"], bench["itemsize"], bench["bandwidth"], bench["peak"])
-    e = efficiencies(bench)
-    shape = Shape(**bench["shape"])
-    return device_ms(shape, batch, gamma, *args, e) / device_ms(shape, batch, 0, *args, e) - 1
+    return predicted_ms(
+        Shape(**bench["shape"]),
+        batch,
+        gamma,
+        bench["context"],
+        bench["itemsize"],
+        bench["bandwidth"],
+        bench["peak"],
+        efficiencies(bench),
+    )
 
 
 LLAMA_8B = Shape(
@@ -218,14 +296,12 @@ def vendor_verify_overhead(gpus: Iterable[Gpu]) -> pd.DataFrame:
         One row per GPU, batch and gamma: `origin`, `gpu`, `source`, `device_ms` (ms per step), `d`
         and `study_at_most`, the largest that the study prints (shares of a step).
     """
-    flat = {1: TYPICAL_EFFICIENCY}
+    flat = dict.fromkeys([*LLAMA_8B.layer_gemms, "attention", "head"], TYPICAL_EFFICIENCY)
     rows = []
     for gpu in gpus:
         roof = (1024, 2, gpu["bandwidth"], gpu["peak"])
-        names = [*LLAMA_8B.layer_gemms, "head"]
-        e: Efficiencies = {"gemm": dict.fromkeys(names, flat), "attention": {1: flat}}
         for n in (1, 4):
-            step = {g: device_ms(LLAMA_8B, n, g, *roof, e) for g in (0, 2, 4, 6)}
+            step = {g: predicted_ms(LLAMA_8B, n, g, *roof, flat) for g in (0, 2, 4, 6)}
             rows += [
                 {"origin": "datasheet", "gpu": gpu["name"], "source": gpu["source"]}
                 | {"batch": n, "gamma": g}

@@ -6,8 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from ..analysis.law import read_law
+from ..analysis.predictions import LAW
 from ..analysis.tables import ANEW, finished
 from ..errors import SpecamortError
+from ..model.law import TERMS
 from ..study.grid import Study
 from .acceptance import Acceptance
 from .calibration import D_MAX, MS_MAX, MS_MIN, Calibration
@@ -17,18 +20,20 @@ _COUNT = (0, 1e15)
 _NAMES = {
     "cells": ("origin", "platform", "workload"),
     "verify_overhead": ("platform",),
-    "host_terms": ("form",),
+    "law": ("by",),
     "errors": ("cells_of", "predictor", "workload"),
     "acceptance": ("workload",),
 }
 _NUMBERS: dict[str, dict[str, tuple[float, float]]] = {
     "cells": {"batch": _COUNT, "gamma": _COUNT}
     | dict.fromkeys(("pot_ms", "pot_ms_low", "pot_ms_high"), (MS_MIN, MS_MAX)),
-    "verify_overhead": {"batch": _COUNT, "gamma": _COUNT, "d": (-0.999, D_MAX)},
-    "host_terms": dict.fromkeys(("h0_ms", "h1_ms"), (-MS_MAX, MS_MAX)),
+    "verify_overhead": {"batch": _COUNT, "gamma": _COUNT, "increment_ms": (-MS_MAX, MS_MAX)},
+    "law": {"kappa": (0, 1)},
     "errors": {"mape_pct": (0, 100 * D_MAX)},
     "acceptance": {"gamma": _COUNT, "accepted": _COUNT, "drafts": _COUNT, "coverage": (0, 1)},
 }
+# and what may be empty
+_OPTIONAL = {"law": {f"h_{t}_ms": (-MS_MAX, MS_MAX) for t in TERMS}}
 
 
 def read_calibration(study: Study, results: Path, platform: str, batch: int) -> Calibration:
@@ -50,9 +55,8 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     cells = _rows(study, results, "cells", here, grid)
     base = cells[cells["gamma"] == 0]
     d = _rows(study, results, "verify_overhead", here, {"gamma": list(study.gammas)})
-    form = {"form": ["exact_divisor"]}
-    host = _rows(study, results, "host_terms", {"form": "exact_divisor"}, form).iloc[0]
-    held_out = {"cells_of": "held out", "workload": "all", "predictor": "exact_divisor_host"}
+    law = read_law(_rows(study, results, "law", {"chosen": True}, {"chosen": [True]}))
+    held_out = {"cells_of": "held out", "workload": "all", "predictor": LAW}
     errors = _rows(
         study, results, "errors", held_out, {"workload": ["all"] if study.heldout else []}
     )
@@ -60,9 +64,11 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     return Calibration(
         t_base_ms=float(base["pot_ms"].median()),
         t_base_range_ms=(float(base["pot_ms_low"].min()), float(base["pot_ms_high"].max())),
-        d={int(g): float(v) for g, v in zip(d["gamma"], d["d"], strict=True) if g},
-        h0_ms=float(host["h0_ms"]),
-        h1_ms=float(host["h1_ms"]),
+        increment_ms={
+            int(g): float(v) for g, v in zip(d["gamma"], d["increment_ms"], strict=True) if g
+        },
+        law=law,
+        batch=batch,
         batches=study.batches,
         gammas=study.gammas,
         eager=study.engine["enforce_eager"],
@@ -113,15 +119,17 @@ def _rows(
         SpecamortError: the table is not that of this study as its file is now, or damaged.
     """
     frame, file = finished(study, results, table), results / "tables" / f"{table}.csv"
-    needed = [*_NAMES[table], *_NUMBERS[table]]
+    optional = _OPTIONAL.get(table, {})
+    needed = [*_NAMES[table], *_NUMBERS[table], *optional]
     if missing := [c for c in needed if c not in frame]:
         raise SpecamortError(f"{file}: has no column {', '.join(missing)}; {ANEW}")
     for column in _NAMES[table]:
         if {*map(type, frame[column])} - {str}:
             raise SpecamortError(f"{file}: {column}: holds something other than names; {ANEW}")
-    for column, (low, high) in _NUMBERS[table].items():
+    for column, (low, high) in (_NUMBERS[table] | optional).items():
         numbers = pd.to_numeric(frame[column], errors="coerce")
-        if frame[column].dtype == bool or not numbers.between(low, high).all():
+        there = frame[column].notna() if column in optional else slice(None)
+        if frame[column].dtype == bool or not numbers[there].between(low, high).all():
             raise SpecamortError(
                 f"{file}: {column}: holds something other than numbers from {low:g} to {high:g}; "
                 f"{ANEW}"

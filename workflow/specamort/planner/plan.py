@@ -7,18 +7,18 @@ A library as well as a command: no engine is imported, and everything but `serve
     answer = plan.plan(plan.Calibration(t_base_ms=9.4, d={6: 0.022}), plan.Acceptance.of(0.6, 4))
     answer.best.gamma
 
-Equation: `pot(gamma) = (t_base (1 + c d(gamma)) + c gamma draft + h(gamma)) / tau(gamma)` with
-coverage c, drafting time per token, host term h and `tau = 1 + c (a_1 + ... + a_gamma)`, where a_k
-is the share of drafts of which at least k tokens are accepted. It is the study's equation (1) for
-c = 1, a_k = alpha, draft = h = 0.
+The step-time law (`model/law.py`): `pot(gamma) = (t_base + c kappa increment(gamma) + c gamma draft
++ h(gamma)) / tau(gamma)` with coverage c, drafting time per token, host terms h and `tau = 1 +
+c (a_1 + ... + a_gamma)`, where a_k is the share of drafts of which at least k tokens are accepted.
+With increment = d t_base it is the study's equation (1) for c = kappa = 1, a_k = alpha, draft =
+h = 0.
 """
 
 from dataclasses import asdict, dataclass
 from math import isfinite, sqrt
-from typing import Any, cast
+from typing import Any
 
 from ..errors import SpecamortError
-from ..model.equation import pot_host
 from .acceptance import LONGEST, Acceptance
 from .calibration import Calibration
 from .server_metrics import ServerMetrics
@@ -77,11 +77,8 @@ def tau(acceptance: Acceptance, gamma: int, accepted: float) -> float:
 
 def pot_ms(calibration: Calibration, acceptance: Acceptance, gamma: int, accepted: float) -> float:
     """Latency per output token; see the module's equation."""
-    d, coverage = calibration.overhead(gamma), acceptance.coverage
-    beside_ms = calibration.beside_ms(gamma, coverage)
-    divisor = tau(acceptance, gamma, accepted)
-    pot = pot_host(calibration.t_base_ms, d, beside_ms, coverage, divisor)
-    return cast(float, pot)
+    step_ms = calibration.t_base_ms + calibration.extra_ms(gamma, acceptance.coverage)
+    return step_ms / tau(acceptance, gamma, accepted)
 
 
 def plan(
@@ -209,7 +206,7 @@ def _assumed(calibration: Calibration, acceptance: Acceptance) -> list[str]:
             f"predictions are good to {100 * calibration.error:.1f}%, the calibration's held-out "
             "error, which the intervals include"
         )
-    if not calibration.d:
+    if not (calibration.d or calibration.increment_ms):
         sentences.append("verifying costs nothing (no d was given)")
     if calibration.draft_ms == 0:
         sentences.append("drafting costs nothing (n-gram); a draft model's time is --draft-ms")
@@ -241,7 +238,7 @@ def _warnings(
             f"gamma {best.gamma} is beyond the calibrated {max(calibration.gammas)}: d is "
             "extrapolated"
         )
-    if calibration.overhead(max(best.gamma, 1)) > 0.5:
+    if calibration.increment(max(best.gamma, 1)) > 0.5 * calibration.t_base_ms:
         sentences.append(
             "verifying adds more than half a step: the step is bound by the device, and "
             "speculation pays less the larger the batch"

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from itertools import chain, pairwise
 from typing import Any
 
+from ..model.roofline import point
 from ..model.step import per_step
 from ..study.settings import digest
 from .types import Counters, DeviceState, Provenance, Record, Repetition
@@ -173,15 +174,28 @@ def _numbers(values: list[Any], most: float, types: Iterable[type] = (int,)) -> 
 
 def _microbenchmark(r: Record) -> Iterator[str]:
     bench, settings = r["microbenchmark"], r["settings"]
-    yield from _asked(r, {"microbenchmark.context": (bench["context"], "context_tokens")})
-    queries = {str(g + 1) for g in settings["gammas"]}
-    rows = {str(n * (g + 1)) for n in settings["batches"] for g in settings["gammas"]}
-    needed = {f"gemm.{name}": (by, rows) for name, by in bench["gemm"].items()} | {
-        f"attention.{n}": (bench["attention"].get(str(n), {}), queries) for n in settings["batches"]
-    }
-    for key, (by, wanted) in needed.items():
-        if missing := sorted(wanted - by.keys(), key=int):
-            yield f"microbenchmark.{key}: lacks {', '.join(missing)}"
+    yield from _asked(
+        r,
+        {
+            "microbenchmark.context": (bench["context"], "context_tokens"),
+            "microbenchmark.seed": (bench["seed"], "seed"),
+        },
+    )
+    asked = {point(n, g) for n in settings["batches"] for g in settings["gammas"]}
+    names = [point(p["batch"], p["gamma"]) for p in bench["passes"]]
+    if missing := sorted(asked.difference(names)):
+        yield f"microbenchmark.passes: lacks {', '.join(missing)}"
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        yield f"microbenchmark.passes: has {', '.join(twice)} twice"
+    for i, one in enumerate(bench["passes"]):
+        if len(one["samples_ms"]) != len(bench["order"]):
+            yield (
+                f"microbenchmark.passes.{i}.samples_ms: are {len(one['samples_ms'])}, the rounds "
+                f"of order {len(bench['order'])}"
+            )
+    for i, order in enumerate(bench["order"]):
+        if missing := sorted(asked.difference(order)):
+            yield f"microbenchmark.order.{i}: lacks {', '.join(missing)}"
 
 
 def _trace(r: Record) -> Iterator[str]:

@@ -50,8 +50,17 @@ matplotlib.use("Agg")
 FOREIGN = ("vendor_verify_overhead",)
 TABLES = [
     *("cells", "predictions", "errors", "shortfall", "timing_alpha", "steps", "verify_overhead"),
-    "device_verify_overhead",
+    *("device_verify_overhead", "dial"),
 ]
+
+
+# The forms of the equation: a line, and what it is called.
+FORMS = {
+    "equation": ("-", "equation (1), counter α"),
+    "exact_divisor": (":", "exact divisor, counter τ"),
+    "law": ("--", "step-time law, device time in ms"),
+}
+PREDICTED = {"color": "black", "markersize": 6, "markeredgewidth": 1.2}
 
 
 def draw_all(study: Study, results: Path) -> None:
@@ -59,7 +68,7 @@ def draw_all(study: Study, results: Path) -> None:
     frames = read_tables(results, TABLES)
     with drawn_from(results), plt.rc_context(STYLE):
         foreign = not_measured(frames.values())
-        for name, draw in FIGURES.items():
+        for name, draw in figures_of(study).items():
             figure = draw(study, frames)
             watermark(figure, foreign)
             for suffix in FORMATS:
@@ -101,8 +110,8 @@ def drawn_from(results: Path) -> Iterator[None]:
         ) from e
 
 
-def figure_paths(results: Path) -> list[Path]:
-    return [results / "figures" / f"{n}.{s}" for n in FIGURES for s in FORMATS]
+def figure_paths(study: Study, results: Path) -> list[Path]:
+    return [results / "figures" / f"{n}.{s}" for n in figures_of(study) for s in FORMATS]
 
 
 def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
@@ -138,7 +147,7 @@ def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
 
 
 def equation_fit(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
-    """Figure 2: measured pot against equation (1) on the calibration platform."""
+    """Figure 2: measured pot against equation (1) and the law on the calibration platform."""
     p = study.calibration
     measured = frames["cells"].query("platform == @p.name").sort_values("gamma")
     predicted = frames["predictions"].query("platform == @p.name").sort_values("gamma")
@@ -149,18 +158,21 @@ def equation_fit(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
             rows = measured.query("workload == @w and batch == @n")
             points(ax, rows, "pot_ms", colour, platform_marker(study, p.name))
             base = rows.query("gamma == 0")["pot_ms"]
-            for predictor, dash in (("equation", "-"), ("exact_divisor", ":")):
+            for predictor, (dash, _) in FORMS.items():
                 line = predicted.query("workload == @w and batch == @n and predictor == @predictor")
+                if line.empty:  # the law, where these cells calibrated it
+                    continue
                 pots = [*base, *line["predicted_ms"]]
                 ax.plot([0, *line["gamma"]], pots, dash, color=colour, linewidth=1.3)
             label_line(ax, w, rows[["gamma", "pot_ms"]].iloc[-1], colour)
         log_ms(ax)
     first = figure.axes[0]
-    first.plot([], [], "-", color=GREY, label="equation (1), counter α")
-    first.plot([], [], ":", color=GREY, label="exact divisor, counter τ")
+    for predictor, (dash, name) in FORMS.items():
+        if (predicted["predictor"] == predictor).any():
+            first.plot([], [], dash, color=GREY, label=name)
     marker = platform_marker(study, p.name)
     first.plot([], [], marker, color=GREY, linestyle="none", label="measured")
-    figure.legend(loc="outside upper center", ncols=3)
+    figure.legend(loc="outside upper center", ncols=4)
     first.set_ylabel("ms per output token")
     return figure
 
@@ -169,6 +181,7 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     """Figure 3: ideal and measured speedup at full acceptance; what the gap is made of."""
     w = study.full_acceptance_workload.name
     table = frames["shortfall"].query("workload == @w").sort_values("gamma")
+    speedups = frames["predictions"].query("workload == @w")
     figure, each = batch_panels(study, lambda n: f"{w}, batch N = {n}")
     width = 0.7 / len(study.platforms)
     for ax, n in each:
@@ -194,6 +207,11 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
             ax.vlines(rows["at"], rows["speedup_low"], rows["speedup_high"], color="black", lw=1.5)
             ends = rows["at"] - width / 2, rows["at"] + width / 2
             ax.hlines(rows["ideal"], *ends, color=GREY, linestyle="--", linewidth=1)
+            for predictor, mark in (("equation", "_"), ("law", "x")):
+                one = speedups.query(
+                    "platform == @p and batch == @n and predictor == @predictor"
+                ).merge(rows[["gamma", "at"]], on="gamma")
+                ax.plot(one["at"], one["predicted_speedup"], mark, **PREDICTED)
         ax.set_xticks(range(len(rows)), rows["gamma"])
     key = [
         *platform_patches(study, "measured"),
@@ -201,6 +219,8 @@ def shortfall(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
         Patch(facecolor="none", hatch=HOST_TIME, label="host residual", **OUTLINE),
         Patch(facecolor="none", hatch="....", label="overhead predicted too large", **OUTLINE),
         Line2D([], [], color=GREY, linestyle="--", linewidth=1, label="ideal γ + 1"),
+        Line2D([], [], marker="_", linestyle="none", label="equation (1)", **PREDICTED),
+        Line2D([], [], marker="x", linestyle="none", label="step-time law", **PREDICTED),
     ]
     figure.legend(handles=key, loc="outside upper center", ncols=3, fontsize=8)
     first = figure.axes[0]
@@ -276,11 +296,11 @@ def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     """Figure 6: every speculative cell, predicted against measured; held out is hollow."""
     table = frames["predictions"]
     held_out = frames["errors"].query("cells_of == 'held out' and workload == 'all'")
-    shown = [("equation", "equation (1)"), ("exact_divisor", "exact divisor")]
+    shown = [(k, name.partition(",")[0]) for k, (_, name) in FORMS.items()]
     figure, axes = plt.subplots(
-        1, 2, figsize=(7.2, 3.6), sharex=True, sharey=True, layout="constrained"
+        1, 3, figsize=(10.2, 3.6), sharex=True, sharey=True, layout="constrained"
     )
-    both = table[table["predictor"].isin([k for k, _ in shown])]
+    both = table[table["predictor"].isin(FORMS)]
     low = 0.85 * both[["pot_ms", "predicted_ms"]].min().min()
     high = 1.18 * both[["pot_ms", "predicted_ms"]].max().max()
     for ax, (predictor, name) in zip(axes, shown, strict=True):
@@ -309,11 +329,11 @@ def parity(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     axes[0].set_ylabel("predicted ms per output token")
     platform_key(study, axes[0], hollow_heldout=True)
     for i, w in enumerate(study.workloads):
-        axes[1].text(
+        axes[-1].text(
             0.97,
             0.05 + 0.08 * i,
             w,
-            transform=axes[1].transAxes,
+            transform=axes[-1].transAxes,
             ha="right",
             color=workload_colour(study, w),
             fontweight="bold",
@@ -342,6 +362,50 @@ def device_overhead(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     return figure
 
 
+def dial(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 8: pot, and the step beneath it, over the acceptance that the dial was set to."""
+    table = frames["dial"]
+    each = [(p, n) for p in study.platforms.values() for n in study.batches]
+    figure, axes = plt.subplots(
+        *(2, len(each)),
+        figsize=(2.6 * len(each) + 0.6, 5.2),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    gammas = [g for g in study.gammas if g]
+    shades = plt.get_cmap("viridis")(np.linspace(0.1, 0.8, len(gammas)))
+    for (p, n), pot, step in zip(each, *axes, strict=True):
+        own = table.query("platform == @p.name and batch == @n")
+        pot.set_title(f"{p.label}, N = {n}")
+        step.set_xlabel("acceptance α, counted")
+        for name, ax in (("pot_ms", pot), ("step_ms", step)):
+            ax.plot([0], own.query("gamma == 0")[name], "k_", markersize=12)
+        for gamma, colour in zip(gammas, shades, strict=True):
+            rows = own.query("gamma == @gamma").sort_values("alpha")
+            pot.plot(rows["alpha"], rows["predicted_ms"], "-", color=colour, linewidth=1)
+            step.vlines(rows["alpha"], rows["step_ms_low"], rows["step_ms_high"], color=colour)
+            for pattern, marker in (("geometric", "o"), ("whole", "s")):
+                some = rows.query("pattern == @pattern")
+                style = {"color": colour, "markerfacecolor": face(p, colour), "markersize": 5}
+                pot.plot(some["alpha"], some["pot_ms"], marker, **style)
+                step.plot(some["alpha"], some["step_ms"], marker, **style)
+    axes[0][0].set_ylabel("ms per output token")
+    axes[1][0].set_ylabel("ms per step")
+    for ax in axes[:, 0]:
+        ax.set_ylim(bottom=0)
+    key = [Line2D([], [], color=c, label=f"γ = {g}") for g, c in zip(gammas, shades, strict=True)]
+    key += [
+        Line2D([], [], color=GREY, marker="o", linestyle="none", label="refused token by token"),
+        Line2D([], [], color=GREY, marker="s", linestyle="none", label="whole drafts or none"),
+        Line2D([], [], color="black", marker="_", linestyle="none", label="nothing proposed"),
+        Line2D([], [], color=GREY, label="line: step-time law"),
+    ]
+    figure.legend(handles=key, loc="outside upper center", ncols=4)
+    return figure
+
+
 FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
     "figure1_speedup": speedup,
     "figure2_equation": equation_fit,
@@ -350,4 +414,10 @@ FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
     "figure5_timing_alpha": timing_alpha,
     "figure6_parity": parity,
     "figure7_device_overhead": device_overhead,
+    "figure8_dial": dial,
 }
+
+
+def figures_of(study: Study) -> dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]]:
+    """Those that the study has measurements for."""
+    return {k: draw for k, draw in FIGURES.items() if study.dial or draw is not dial}

@@ -14,7 +14,7 @@ from ..errors import SpecamortError
 from ..files import write_text
 from ..model.kernels import FAMILIES
 from ..study.grid import Study
-from .figures import FIGURES, FOREIGN, drawn_from, read_tables
+from .figures import FOREIGN, drawn_from, figures_of, read_tables
 
 
 def write_report(study: Study, results: Path) -> None:
@@ -23,7 +23,7 @@ def write_report(study: Study, results: Path) -> None:
         SpecamortError: a table or a figure is not there, or cut.
     """
     t = read_tables(results, NAMES)
-    pictures = {n: _picture(results / "figures" / f"{n}.svg") for n in FIGURES}
+    pictures = {n: _picture(results / "figures" / f"{n}.svg") for n in figures_of(study)}
     with drawn_from(results):
         page = _page(study, t, pictures)
     write_text(results / "report.html", page)

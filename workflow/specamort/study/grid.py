@@ -301,6 +301,10 @@ class Study:
             "context_tokens": self.context_tokens,
             "batches": list(self.batches),
             "gammas": list(self.gammas),
+            # so many that an interval is a few samples wide, not the extremes; a rehearsal's means
+            # nothing
+            "rounds": 5 if self.rehearses else 40,
+            "seed": self.seed,
         }
 
     def _device(self, platform: str) -> Settings:

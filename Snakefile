@@ -105,6 +105,13 @@ include: "workflow/rules/self_check.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/roofline.smk"
 include: "workflow/rules/tracing.smk"
+
+
+if STUDY.dial:
+
+    include: "workflow/rules/dial.smk"
+
+
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/report.smk"
 

@@ -6,9 +6,12 @@ import synthetic
 from specamort.analysis import (
     calibration,
     cells,
+    dial,
+    law,
     predictions,
     repetitions,
 )
+from specamort.model.law import Law
 
 
 def reps(rows):
@@ -19,6 +22,8 @@ def reps(rows):
             made.append(
                 dict(origin="synthetic", platform="p", replicate=replicate, workload="w", batch=1)
                 | dict(gamma=gamma, repetition=i, warmup=i == 0, pot_ms=pot, left_out=False)
+                | dict(visit="v", when="first" * (gamma == 0), text_sha256="t")
+                | dict(engine_steps=11, verify_steps=10)
                 | dict(drafts=5, drafted=10, accepted=4, decode_steps=10, decode_tokens=14)
                 | dict(accepted_first=3)
             )
@@ -34,7 +39,11 @@ def analysed(study, records, benches):
     d = calibration.verify_overhead(study, benches)
     calibrated = calibration.acceptance(study, table)
     host = calibration.host_terms(study, table, calibrated, d)
-    return calibrated, host, predictions.predictions(study, table, calibrated, d, host)
+    nothing = dial.cells(dial.repetitions([]), 0)
+    points = law.points(study, table, d, nothing)
+    best, laws = law.law(points)
+    everything = predictions.Calibrated(calibrated, host, best)
+    return calibrated, host, laws, predictions.predictions(study, table, d, everything)
 
 
 def cells_of(local, h):
@@ -51,6 +60,7 @@ def cells_of(local, h):
                 | dict(speedup=10 / pot, drafts=100, drafted=100 * c.gamma, decode_steps=100)
                 | dict(accepted=100 * alpha * c.gamma, decode_tokens=100 * tau)
                 | dict(accepted_first=100 * alpha, beta=alpha, alpha=alpha, coverage=1.0, tau=tau)
+                | dict(verify_share=1.0 * (c.gamma > 0), noise_pct=0.0)
             )
     d = pd.DataFrame(
         [
@@ -63,10 +73,15 @@ def cells_of(local, h):
     return pd.DataFrame(rows), d
 
 
+def predicted(local, table, calibrated, d, host):
+    """Predictions by a law that nothing calibrated."""
+    return predictions.predictions(local, table, d, predictions.Calibrated(calibrated, host, Law()))
+
+
 def host_case(local, h):
     table, d = cells_of(local, h)
     calibrated = calibration.acceptance(local, table)
     host = calibration.host_terms(local, table, calibrated, d)
-    errors = predictions.errors(predictions.predictions(local, table, calibrated, d, host))
+    errors = predictions.errors(predicted(local, table, calibrated, d, host))
     held = errors.query("cells_of == 'held out' and workload == 'all'").set_index("predictor")
     return host.set_index("form"), held["mape_pct"]

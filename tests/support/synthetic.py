@@ -4,12 +4,13 @@ They are marked `origin: synthetic`; the tables, figures and report carry the wo
 """
 
 import random
+from collections import Counter
 from math import ceil
 
-from specamort.model import equation
+from specamort.model import draws, equation
 from specamort.model.roofline import Shape, bound_ms, costs, point
 from specamort.study import layout
-from specamort.study.grid import Cell, Study, TraceCell
+from specamort.study.grid import Cell, DialCell, Study, TraceCell
 from specamort.study.settings import digest
 
 SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=256)
@@ -104,6 +105,8 @@ def repetition(
             for _ in range(batch)
         ],
         "decode_steps": steps * batch,
+        "step_drafts": [batch if gamma else 0] * steps,
+        "visit": "0" * 32,
         "counters": {
             "engine_steps": steps + 1,
             "drafts": drafts,
@@ -139,7 +142,16 @@ def timing(
     for run in runs[: study.warmup] + runs[study.warmup + 1 :]:
         del run["token_ids"]  # the engine's job keeps one copy of the texts
     settings = study.timing_settings(platform, cell)
-    return {
+    visits = {}
+    if cell.gamma == 0:
+        runs = [
+            run | {"when": when, "index": i}
+            for i, (when, run) in enumerate((w, r) for w in ("first", "last") for r in runs)
+        ]
+        now = {k: provenance(study, platform)[k] for k in ("started", "finished")}
+        now |= {"visit": "0" * 32, "device_state": {"before": None, "after": None}}
+        visits = {"visits": [now | {"when": when} for when in ("first", "last")]}
+    return visits | {
         "schema_version": 3,
         "kind": "timing",
         "origin": "synthetic",
@@ -161,7 +173,9 @@ def timing(
 def without_statistics(timed: dict) -> dict:
     """The record of the same cell with the engine's statistics off."""
     runs = [
-        run | {"counters": None, "sequences": [s | {"pot_ms": None} for s in run["sequences"]]}
+        run
+        | {"counters": None, "step_drafts": None}
+        | {"sequences": [s | {"pot_ms": None} for s in run["sequences"]]}
         for run in timed["repetitions"]
     ]
     return timed | {"repetitions": runs}
@@ -213,6 +227,84 @@ def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float)
     }
 
 
+def dial(
+    study: Study,
+    platform: str,
+    batch: int,
+    d: dict[int, float],
+    noise: float = 0.0,
+    t_base: float = 10.0,
+    machinery: float = 0.0,
+) -> dict:
+    """A dial record whose steps take what the equation says, whatever is accepted.
+
+    Args:
+        d: the verify overhead of every draft length.
+        machinery: what a step of an engine that could speculate takes more, as a share of t_base.
+    """
+    rng = random.Random(f"{platform}-{batch}")
+    idle = draws.Dialled(0, None, None)
+    runs: list[dict] = []
+
+    def add(engine: str, warmup: bool, asked: draws.Dialled) -> None:
+        gamma, tokens = asked.gamma, study.tokens_to_generate(asked.gamma)
+        lot = random.Random(f"{batch}-{asked}-{len(runs)}")
+        lengths = draws.lengths(asked, tokens, lot)
+        steps = len(lengths) if gamma else tokens - 1
+        over = machinery + d.get(gamma, 0.0) if engine == "dial" else 0.0
+        pot = t_base * (1 + over) * (1 + noise * rng.gauss(0, 1)) * steps / (tokens - 1)
+        one = repetition(len(runs), warmup, batch, gamma, pot, 0.0, tokens)
+        drafts = batch * len(lengths)
+        by = [batch * sum(n > i for n in lengths) for i in range(gamma)]
+        one |= {"decode_steps": steps * batch, "visit": "0" * 32, "engine": engine}
+        one["step_drafts"] = [batch if gamma else 0] * steps
+        one |= {**asked._asdict(), "lengths": lengths}
+        one["counters"] |= {
+            "engine_steps": steps + 1,
+            "drafts": drafts,
+            "drafted": drafts * gamma,
+            "accepted": sum(by),
+            "accepted_per_pos": by,
+        }
+        runs.append(one)
+
+    def without() -> None:
+        for i in range(study.warmup + study.dial.repetitions):
+            add("plain", i < study.warmup, idle)
+
+    without()
+    for _ in range(study.dial.repetitions):
+        for asked in study.dialled:
+            add("dial", False, asked)
+    without()
+    kept = Counter()
+    for run in runs:
+        kept[run["engine"], run["gamma"]] += not run["warmup"]
+        if run["warmup"] or kept[run["engine"], run["gamma"]] > 1:
+            del run["token_ids"]
+    settings = study.dial_settings(platform, DialCell(batch))
+    return {
+        "schema_version": 3,
+        "kind": "dial",
+        "origin": "synthetic",
+        "study": study.name,
+        "settings": settings,
+        "settings_hash": digest(settings),
+        "provenance": provenance(study, platform),
+        "dial": {
+            "platform": platform,
+            "batch": batch,
+            "text_runs": {str(g): 2 for g in study.gammas},
+        },
+        "prompt": {
+            "tokens": study.context_tokens,
+            "sha256": [f"{platform}-0-{i}" for i in range(batch)],
+        },
+        "engine": ENGINE,
+        "repetitions": runs,
+    }
+
+
 def write_study(study: Study, results, noise: float = 0.0) -> None:
     """Every record that the study's measuring rules would have written."""
     from specamort.analysis import calibration
@@ -252,6 +344,12 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
                 record.write(
                     layout.folder(results, "counter_run", p) / f"{c}.json", first | counted
                 )
+        for c in study.dial_cells:
+            over = {g: float(d[p, c.batch, g]) for g in study.gammas if g}
+            record.write(
+                layout.folder(results, "dial", p) / f"{c}.json",
+                dial(study, p, c.batch, over, noise, t_base=10.0 - i),
+            )
         for c in study.trace_cells:
             over = float(d.get((p, c.batch, c.gamma), 0.0))
             record.write(

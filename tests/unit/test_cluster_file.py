@@ -1,5 +1,7 @@
 import re
 from collections import namedtuple
+from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,15 @@ def test_time_covers_a_block(published, phoenix):
     tokens = sum(published.tokens_to_generate(g) for g in published.gammas)
     minutes = 1.5 * (30 + 4 * 22 * tokens * 0.020 / 60)
     assert asked(published, phoenix, "h100")["runtime"] == pytest.approx(minutes, abs=1)
+
+
+def test_time_covers_a_dial_of_one_engine_for_every_draft_length(small, phoenix):
+    # 3 starts of 5 min, 2 of a self-check. Of 16 tokens each: 4 texts at 2 draft lengths, 2 x 3
+    # runs of the plain engine, 2 rounds of gamma 0 and of gamma 2 at two acceptances
+    assert small.dial_steps == 16 * (4 * 2 + 2 * 3 + 2 * 3)
+    request = phoenix.platforms["h100"]
+    assert resources.block_minutes(small, request, "dial") == ceil(1.5 * (25 + 320 * 0.020 / 60))
+    assert not replace(small, dial=None).dial_steps
 
 
 def test_account_is_the_users(published, phoenix, monkeypatch):

@@ -31,7 +31,7 @@ def test_a_residual_is_held_against_both_floors(local):
     table, d = cells_of(local, lambda gamma: 2.0)
     reps = pd.DataFrame(
         table[[*repetitions.CELL, "pot_ms"]].assign(replicate=0, warmup=False, left_out=False)
-    )
+    ).assign(visit="v")
     floors = pd.DataFrame({"platform": list(local.platforms), "origin": "rehearsal"})
     floors = floors.assign(floor_ms=4.0, own_floor_ms=[4.0, 5.0])
     r = cross_checks.host_residuals(reps, table, d, floors, 0)
@@ -49,16 +49,62 @@ def test_counter_agreement_by_hand():
     run = {
         "origin": "rehearsal",
         "cell": dict(platform="p", replicate=0, workload="w", batch=1, gamma=2),
-        "repetitions": [{"counters": {"drafted": 100, "accepted": 70}}],
+        "repetitions": [
+            {"sequences": [{"sha256": "a"}], "counters": {"drafted": 100, "accepted": 70}}
+        ],
     }
     row = cross_checks.counter_agreement(table, [run]).iloc[0]
     # 0.2 over sqrt(0.6 * 0.4 * 2 / 100) = 2.89
     assert row["z"] == pytest.approx(-2.887, abs=1e-3) and row["agree"]
     assert row["origin"] == "rehearsal synthetic" and row["exclusions"] == ""
     run["repetitions"][0]["counters"]["accepted"] = 90
-    run["device_state"] = hot()
+    run |= {"device_state": hot(), "origin": "measured"}
     row = cross_checks.counter_agreement(table, [run]).iloc[0]
-    assert not row["agree"] and row["exclusions"] == "throttled"
+    assert row["agree"] == False and row["exclusions"] == "throttled"  # noqa: E712
+    again = {"sequences": [{"sha256": "b"}], "counters": {"drafted": 300, "accepted": 60}}
+    run["repetitions"] += [again] * 5
+    row = cross_checks.counter_agreement(table, [run]).iloc[0]
+    # of two texts 150 of 400: 0.125 over sqrt(0.4 * 0.6 * (1 / 100 + 1 / 400)) = 2.28
+    assert row["z"] == pytest.approx(2.282, abs=1e-3) and row["agree"]
+
+
+def test_a_workload_without_drafts_is_nothing_to_compare():
+    table = pd.DataFrame(
+        [dict(origin="synthetic", platform="p", workload="w", batch=1, gamma=2)]
+    ).assign(drafted=0, accepted=0, alpha=float("nan"))
+    run = {
+        "origin": "synthetic",
+        "cell": dict(platform="p", replicate=0, workload="w", batch=1, gamma=2),
+        "repetitions": [
+            {"sequences": [{"sha256": "a"}], "counters": {"drafted": 0, "accepted": 0}}
+        ],
+    }
+    row = cross_checks.counter_agreement(table, [run]).iloc[0]
+    assert pd.isna(row["z"]) and pd.isna(row["agree"])
+    run["repetitions"][0]["counters"]["drafted"] = 4
+    row = cross_checks.counter_agreement(table, [run]).iloc[0]
+    assert row["agree"] == False  # noqa: E712
+
+
+def test_a_residual_is_of_the_blocks_own_times(local):
+    """Three blocks of another speed each, all with 2 ms; medians of columns would not give it."""
+    table, d = cells_of(local, lambda gamma: 2.0)
+    reps = pd.DataFrame(
+        [
+            dict(zip(repetitions.CELL, cell, strict=True))
+            | dict(replicate=r, visit="v", warmup=False, left_out=False, pot_ms=pot)
+            for cell in table[repetitions.CELL].itertuples(index=False, name=None)
+            for r, base in enumerate((10.0, 30.0, 20.0))
+            for alpha in (float(cell[1] == "repeat"),)
+            for step in (base * (1 + 0.1 * cell[3]) + [2.0, 1.0, 5.0][r] * (cell[3] > 0),)
+            for pot in (step / (alpha * cell[3] + 1),)
+        ]
+    )
+    floors = pd.DataFrame({"platform": list(local.platforms), "origin": "synthetic"})
+    floors = floors.assign(floor_ms=4.0, own_floor_ms=4.0)
+    r = cross_checks.host_residuals(reps, table, d, floors, 0)
+    assert r["host_residual_ms"].to_list() == pytest.approx([2] * len(r))
+    assert (r["host_residual_ms_low"] <= 2).all() and (r["host_residual_ms_high"] >= 2).all()
 
 
 def test_reading_cost_by_hand():

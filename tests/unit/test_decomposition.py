@@ -53,14 +53,14 @@ def test_a_steps_medians_add_up_and_keep_every_records_mark():
     pairs = decomposition.pairs(
         [
             traced((10.0, 12.0, 6.0), (11.0, 12.0, 4.0), device_state=hot),
-            traced((15.0, 15.0, 6.0), device_state=shared, origin="rehearsal"),
+            traced((15.0, 15.0, 6.0), device_state=shared, origin="measured"),
         ]
     )
     assert pairs["exclusions"].to_list() == ["throttled", "throttled", "shared"]
     step = decomposition.steps(pairs).iloc[0]
     assert step[["step_ms", "host_ms_low", "host_ms", "host_ms_high"]].to_list() == [11, 4, 5, 9]
     assert step["pairs"] == 3 and step["exclusions"] == "shared throttled"
-    assert step["origin"] == "rehearsal synthetic"
+    assert step["origin"] == "measured synthetic"
 
 
 def steps(*rows):

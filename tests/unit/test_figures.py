@@ -26,7 +26,12 @@ DRAWN = {
     name: [(quoted(r[0])[0], quoted(r[1])[0], r[2]) for r in rows(section)]
     for name, section in zip(figures.FIGURES, SECTIONS.values(), strict=True)
 }
-BY_PLATFORM = ("figure3_shortfall", "figure4_decode_step", "figure7_device_overhead")
+BY_PLATFORM = (
+    "figure3_shortfall",
+    "figure4_decode_step",
+    "figure7_device_overhead",
+    "figure8_dial",
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +60,14 @@ def closed():
 
 def test_every_figure_is_drawn_in_every_format(study, results):
     figures.draw_all(study, results)
-    assert len(figures.figure_paths(results)) == 3 * len(figures.FIGURES)
-    assert all(p.stat().st_size > 1000 for p in figures.figure_paths(results))
+    paths = figures.figure_paths(study, results)
+    assert len(paths) == 3 * len(figures.FIGURES)
+    assert all(p.stat().st_size > 1000 for p in paths)
+
+
+def test_a_study_without_a_dial_has_no_figure_of_it(study):
+    without = figures.figures_of(replace(study, dial=None))
+    assert figures.FIGURES.keys() - without.keys() == {"figure8_dial"}
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
@@ -147,7 +158,12 @@ def test_figure_3_stacks_what_the_table_holds(small):
     table["residual_loss"] = 2.0 - table["speedup"]
     table = table.assign(speedup_low=1.0, speedup_high=2.5, verify_loss=1.0)
     one = replace(small, batches=(1,), gammas=(0, 2))
-    bars = figures.shortfall(one, {"shortfall": table}).axes[0].patches
+    law = {"workload": "repeat", "batch": 1, "gamma": 2, "predicted_speedup": 1.9}
+    said = [law | {"platform": "cpu-fp32", "predictor": k} for k in ("equation", "law")]
+    drawn = figures.shortfall(one, {"shortfall": table, "predictions": pd.DataFrame(said)})
+    marks = [line for line in drawn.axes[0].lines if line.get_marker() in "_x"]
+    assert [y for line in marks for y in line.get_ydata()] == [1.9, 1.9]
+    bars = drawn.axes[0].patches
     ends = [(b.get_y(), b.get_y() + b.get_height()) for b in bars]
     assert ends == [(2, 3), (0, 1.5), (1.5, 2), (2, 3), (0, 2.25), (2.25, 2)]
     assert [b.get_hatch() for b in bars] == [None, None, "////", None, None, "...."]

@@ -76,15 +76,17 @@ def test_status_by_hand(small, measured):
         "cpu-fp32 trace": "to submit",
         "cpu-bf16 counter run": "queued",
         "cpu-bf16 reading cost": "to submit",
+        "cpu-bf16 dial": "to submit",
+        "cpu-fp32 dial": "to submit",
     }
     assert table.loc["cpu-bf16 r0", "done"] == 2
     assert table.loc["cpu-bf16 r0", "spent_by"] == {"5", "7"}
     # a minute for two cells, so half a minute for each of those that are left
-    left = 12 + 2 * len(small.trace_cells)
+    left = 12 + 2 * len(small.trace_cells) + 2 * len(small.dial_cells)
     assert status.remaining_hours(table) == pytest.approx(left * 30 / 3600)
     said = status.overview(table.reset_index(), 1.25)
-    assert "2 of 20 cells done, 2 running, 2 queued, 4 failed, 10 to submit" in said
-    assert "about 9 min of device time left" in said and "1.25 GPU-hours" in said
+    assert "2 of 22 cells done, 2 running, 2 queued, 4 failed, 12 to submit" in said
+    assert "about 10 min of device time left" in said and "1.25 GPU-hours" in said
     assert "4.log" in said and "5.log" not in said
 
 

@@ -1,5 +1,6 @@
 import pandas as pd
 
+import cases
 from cases import cells_of
 from specamort.analysis import (
     calibration,
@@ -32,7 +33,7 @@ def test_what_is_calibrated_on_rehearsed_cells_is_no_measurement(local):
     host = calibration.host_terms(local, table, calibrated, d)
     assert set(calibrated["origin"]) == {"rehearsal"}
     assert set(host["origin"]) == {"measured rehearsal"}
-    predicted = predictions.predictions(local, table, calibrated, d, host)
+    predicted = cases.predicted(local, table, calibrated, d, host)
     held = predicted.loc[predicted["held_out"], "origin"]
     assert set(held) == {"measured rehearsal"}
     assert set(predictions.errors(predicted)["origin"]) == {"measured rehearsal"}

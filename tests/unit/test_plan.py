@@ -13,6 +13,7 @@ import synthetic
 from specamort import cli
 from specamort.analysis import tables
 from specamort.errors import SpecamortError
+from specamort.model.law import Law
 from specamort.planner import plan
 from specamort.planner.acceptance import Acceptance
 from specamort.planner.calibration import Calibration
@@ -24,7 +25,7 @@ FREE = Calibration(t_base_ms=10.0, d={6: 0.0})
 def test_by_hand():
     """t_base 10, d(2) 0.2, h 1, draft 0.5 a token, c 0.5, a = (0.8, 0.4): per step
     10 + 0.5 (2 + 1) + 1 = 12.5 ms for 1 + 0.5 x 1.2 = 1.6 tokens."""
-    c = Calibration(10.0, {2: 0.2}, h0_ms=1.0, draft_ms=0.5)
+    c = Calibration(10.0, {2: 0.2}, h_ms=1.0, draft_ms=0.5)
     a = Acceptance((0.8, 0.4), coverage=0.5, measured_to=2)
     two = plan.plan(c, a, max_gamma=2).choices[2]
     assert two.pot_ms == pytest.approx(7.8125) and two.speedup == pytest.approx(1.28)
@@ -48,6 +49,16 @@ def test_it_is_the_studys_equation_where_that_holds():
         assert mine == pytest.approx(equation.pot(9.4, 0.022, alpha, 6))
 
 
+def test_a_law_of_a_study_by_hand():
+    """t_base 10, 2 ms more on the device of which half show, h 1 a step and 0.5 a verify step; of
+    two sequences each has a draft every second step, so that 3 of 4 steps verify."""
+    law = Law(0.5, {"step": 1.0, "verify": 0.5})
+    c = Calibration(10.0, increment_ms={2: 2.0}, law=law, batch=2)
+    a = Acceptance((1.0, 1.0), coverage=0.5, measured_to=2)
+    two = plan.plan(c, a, max_gamma=2).choices[2]
+    assert two.pot_ms == pytest.approx((10 + 0.5 * 0.5 * 2 + 1 + 0.75 * 0.5) / 2)
+
+
 def test_free_drafts_that_are_accepted_want_the_longest():
     answer = plan.plan(FREE, Acceptance((1.0,) * 6, measured_to=6), max_gamma=6)
     assert answer.best.gamma == 6 and answer.worth_it
@@ -62,7 +73,7 @@ def test_costly_refused_drafts_are_turned_off():
 
 
 def test_a_silent_drafter_is_told_from_a_refused_one():
-    c = Calibration(10.0, {1: 0.9}, h0_ms=1.0)
+    c = Calibration(10.0, {1: 0.9}, h_ms=1.0)
     silent = plan.plan(c, Acceptance((0.9,), coverage=0.05, measured_to=1), 1).advice
     assert "silent on 95% of the steps, though what it proposes holds" in silent
     both = plan.plan(c, Acceptance((0.1,), coverage=0.3, measured_to=1), 1).advice
@@ -274,11 +285,11 @@ def test_json_holds_no_infinity(capsys):
 
 def test_a_host_term_that_makes_up_for_the_step_is_refused():
     with pytest.raises(SpecamortError, match="by hand: a step with gamma 1 would take"):
-        plan.plan(Calibration(10.0, h0_ms=-20.0), Acceptance.of(0.5, 2))
+        plan.plan(Calibration(10.0, h_ms=-20.0), Acceptance.of(0.5, 2))
 
 
 def test_verifying_more_never_gets_cheaper_beyond_what_is_calibrated():
-    assert Calibration(10.0, {1: 0.3, 2: 0.1}).overhead(9) == pytest.approx(0.1)
+    assert Calibration(10.0, {1: 0.3, 2: 0.1}).increment(9) == pytest.approx(1.0)
 
 
 def test_a_study_that_is_not_finished(root, tmp_path, monkeypatch, capsys):

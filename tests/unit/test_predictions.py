@@ -3,11 +3,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import cases
 import synthetic
 from cases import analysed, cells_of
 from specamort.analysis import (
     calibration,
-    predictions,
 )
 
 
@@ -78,7 +78,7 @@ def test_ratio_transfer_is_one_ratio_a_gamma_and_the_batchs_own_beside_it(local)
     table.loc[~own, ["speedup", "t_base_ms"]] = [99.0, 8.0]
     calibrated = calibration.acceptance(local, table)
     host = calibration.host_terms(local, table, calibrated, d)
-    p = predictions.predictions(local, table, calibrated, d, host)
+    p = cases.predicted(local, table, calibrated, d, host)
     p = p.query("workload == 'repeat' and gamma == 6").set_index(["predictor", "batch"])
     predicted = p["predicted_ms"]
     assert predicted["ratio_transfer"].to_dict() == {1: 8 / 4, 4: 8 / 4}

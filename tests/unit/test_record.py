@@ -91,3 +91,46 @@ def test_a_second_record_does_not_overwrite_the_first(tmp_path, good):
     assert record.read(path)["study"] == "other"
     (old,) = (tmp_path / "raw/superseded").rglob("a.json")
     assert record.read(old) == good and old.parent.name == "counter"
+
+
+def changed(r, repetition=None, **more):
+    """A record with other keys, or with those of its third repetition."""
+    runs = [x | (repetition or {}) if i == 2 else x for i, x in enumerate(r["repetitions"])]
+    return r | {"repetitions": runs} | more
+
+
+def test_visits_and_their_repetitions_agree(tmp_path, small, good):
+    base = synthetic.timing(small, "cpu-bf16", 0, Cell("repeat", 1, 0), d=0.1)
+    first, last = base["visits"]
+    odd = first | {"visit": "other"}
+    for wrong, said in (
+        (changed(good, {"visit": "other"}), "repetitions: are of several visits"),
+        (changed(good, {"step_drafts": [1]}), "step_drafts: does not add up to counters.drafts"),
+        (changed(good, {"step_drafts": [2]}), "step_drafts: must hold numbers of sequences, 1 at"),
+        (changed(base, {"visit": "other"}), "visits: are others than those of its repetitions"),
+        (changed(base, {"when": "last"}), "visits: are others than those of its repetitions"),
+        (changed(base, visits=[last, first]), "visits: must be the first, or the first and the"),
+        (changed(base, visits=[first, first]), "visits: must be the first, or the first and the"),
+        (changed(base, visits=[first, odd | {"when": "last"}]), "visits: must be the first, or"),
+        (changed(base, visits=[first]), "visits: are others than those of its repetitions"),
+        ({k: v for k, v in base.items() if k != "visits"}, "visits: is missing"),
+    ):
+        with pytest.raises(SpecamortError, match=said):
+            record.write(tmp_path / "raw/a.json", wrong)
+    record.write(tmp_path / "raw/a.json", changed(base, visits=[first, last]))
+
+
+def test_a_cpus_readings_are_of_a_cpu(tmp_path, good):
+    before = {"at_ns": 5, "steal_s": 0.0, "others_s": 1.5, "cores": 2}
+    after = before | {"at_ns": 9}
+    record.write(
+        tmp_path / "raw/a.json", good | {"device_state": {"before": before, "after": after}}
+    )
+    gpu = synthetic.reading(at_ns=9)
+    for state, said in (
+        ({"before": after, "after": before}, "after.at_ns: is before that of before"),
+        ({"before": before, "after": gpu}, "device_state.after: is of another kind of device"),
+        ({"before": before, "after": after | {"cores": 0}}, "device_state.after.cores must be"),
+    ):
+        with pytest.raises(SpecamortError, match=said):
+            record.write(tmp_path / "raw/a.json", good | {"device_state": state})

@@ -17,6 +17,7 @@ def parts(local):
     cells = pd.DataFrame(rows, columns=columns).assign(origin="measured")
     cells = cells.assign(speedup_low=cells["speedup"] - 1, speedup_high=cells["speedup"] + 1)
     d = pd.DataFrame({"platform": ["cpu-bf16", "cpu-fp32"], "batch": 1, "gamma": 6, "d": 0.5})
+    d["increment_ms"] = 5.0
     return shortfall(local, cells, d.assign(origin="synthetic")).set_index("platform")
 
 

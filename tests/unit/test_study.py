@@ -121,6 +121,14 @@ def test_refused_with_a_sentence(raw, change, key, why):
         # what would be ignored
         (f"{CPU}.gpu", "H100", f"{CPU}.gpu: means nothing for a cpu platform"),
         ("tracing.models.0.repo", "a/b", "tracing.models.0.repo: means nothing for source random"),
+        # a dial that nothing can turn
+        ("dial.acceptances", [0, 1.5], "dial.acceptances.1: must be smaller than or equal to 1"),
+        ("dial.acceptances", [-0.1], "dial.acceptances.0: must be bigger than or equal to 0"),
+        ("dial.acceptances", [1, 1.0], "dial.acceptances: must contain unique items"),
+        ("dial.patterns", ["half"], "dial.patterns.0: must be one of"),
+        ("dial.workload", "nowhere", "dial.workload: no workload is 'nowhere'; name one of repeat"),
+        ("drafter.method", "dial", "drafter.method: a dial is no drafter of the study's cells"),
+        ("workloads.open.sampling", {"temperature": 0.5}, "dial.workload: open samples at a"),
     ],
 )
 def test_a_senseless_value_is_refused_by_its_key(raw, path, value, said):
@@ -136,10 +144,11 @@ def test_a_senseless_value_is_refused_by_its_key(raw, path, value, said):
     [
         ("context_tokens: comes to 10,000,019,000", {"context_tokens": 10**7, "batches": [1000]}),
         ("repetitions: comes to ", {"repetitions": 9999, "output_tokens": 10**6}),
+        ("dial.repetitions: comes to ", {"dial.repetitions": 9999, "output_tokens": 10**6}),
         ("tracing.pairs: comes to ", {"tracing.pairs": 1000, "tracing.tokens": [1, 10**6]}),
         (
             "gammas: comes to 40,960 cells",
-            {**GRID, "workloads": {f"w{i}": COPY for i in range(64)}},
+            {**GRID, "workloads": {f"w{i}": COPY for i in range(64)}, "dial.workload": "w0"},
         ),
         ("replicates: comes to 2,560,000 cells", {**GRID, "replicates": 1000}),
     ],
@@ -206,6 +215,41 @@ def test_output_is_whole_steps(small):
         tokens = small.tokens_to_generate(gamma)
         assert (tokens - 1) % (gamma + 1) == 0
         assert 0 <= tokens - small.output_tokens <= gamma
+
+
+def test_a_dial_is_refused_on_the_runner_that_takes_no_proposer(root):
+    raw = yaml.safe_load((root / "config/study.yaml").read_text())
+    raw["engine"]["model_runner"] = "v2"
+    assert parse_study(copy.deepcopy(raw), "some.yaml").dial is None
+    raw["dial"] = {"workload": "open", "acceptances": [0], "patterns": ["whole"], "repetitions": 1}
+    with pytest.raises(SpecamortError, match=r"^some\.yaml: engine\.model_runner: is v2, on which"):
+        parse_study(raw, "some.yaml")
+
+
+def test_a_dial_is_measured_anew_for_what_its_numbers_depend_on_and_nothing_else(raw):
+    def hash_of(raw):
+        study = parse_study(raw, "x")
+        return digest(study.dial_settings("cpu-bf16", study.dial_cells[0]))
+
+    before = hash_of(raw)
+    for path, value, same in (
+        ("repetitions", 9, True),
+        ("drafter.prompt_lookup_min", 2, True),
+        ("dial.acceptances", [0.0, 1.0], True),
+        ("seed", 1, False),
+        ("gammas", [0, 2, 4], False),
+        ("dial.acceptances", [0, 0.5, 1], False),
+        ("dial.repetitions", 3, False),
+        ("output_tokens", 31, False),
+    ):
+        other = copy.deepcopy(raw)
+        set_key(path, value)(other)
+        assert (hash_of(other) == before) == same, path
+    copied = copy.deepcopy(raw)
+    copied["dial"]["workload"] = "repeat"
+    lookup = copy.deepcopy(copied)
+    lookup["drafter"]["prompt_lookup_min"] = 2  # chooses which passage is copied
+    assert len({before, hash_of(copied), hash_of(lookup)}) == 3
 
 
 def test_settings_hold_what_a_number_depends_on(raw):

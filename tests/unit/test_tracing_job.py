@@ -99,6 +99,19 @@ def test_kineto_pairs_become_steps(small, tmp_path):
     assert [p.stat().st_mtime_ns for p in (tmp_path / "raw/trace").rglob("*.json")] == stamps
 
 
+def test_a_device_is_read_before_and_after_each_cell(small, tmp_path, monkeypatch):
+    read = []
+
+    def state(platform):
+        read.append(synthetic.reading(at_ns=len(read)))
+        return read[-1]
+
+    monkeypatch.setattr(job, "state", state)
+    states = [r["device_state"] for r in traced(small, tmp_path)]
+    assert sorted(s["before"]["at_ns"] for s in states) == list(range(0, 2 * len(states), 2))
+    assert all(s["after"]["at_ns"] == s["before"]["at_ns"] + 1 for s in states)
+
+
 def test_a_lost_trace_stops_the_job(small, tmp_path):
     with pytest.raises(SpecamortError, match="8 runs were traced, 7 traces are there"):
         traced(small, tmp_path, type("Loses", (Traced,), {"lose": True}))

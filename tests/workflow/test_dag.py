@@ -56,6 +56,8 @@ def test_dry_run_without_an_engine(clone, args, blocks):
     got = counts(run)
     assert got["measure"] == blocks and got["microbench"] == 2
     assert got["trace"] == 2
+    published = "config/study.yaml" in args or "profiles/slurm" in args
+    assert got.get("dial", 0) == (0 if published else 2)  # it has no section dial
     assert got["counter_run"] == got["reading_cost"] == got["analyse"] == got["report"] == 1
 
 
@@ -100,7 +102,7 @@ def measured(clone):
     (clone / "results/small/prompts.txt").write_text("synthetic")
     everything = ("-c1", "--configfile", "config/small.yaml")
     measuring = ["model", "prompts", "measure", "counter_run", "reading_cost"]
-    measuring += ["microbench", "trace"]
+    measuring += ["microbench", "trace", "dial"]
     touched = snakemake(clone, "--touch", *everything, "--until", *measuring)
     assert touched.returncode == 0, touched.stderr
     run = snakemake(clone, *everything)

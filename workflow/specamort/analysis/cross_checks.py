@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from ..model import equation
-from ..records.types import Record
+from ..records.types import Record, Repetition
 from .calibration import with_verify_overhead
-from .cells import block_draws, interval, resampled_median
+from .cells import block_draws, block_medians, interval, resampled_median
 from .origins import merged, words
 from .repetitions import CELL, counted, device_exclusions, run_counters
 
@@ -22,8 +22,9 @@ def host_residuals(
 ) -> pd.DataFrame:
     """h per decode step of every speculative cell, from its own counters (a diagnosis).
 
-    With its bootstrap interval, and in percent of two traced host times (ms): `floor_ms`, the
-    study's, one for every platform, and `own_floor_ms`, the platform's own at the study's context.
+    The median over blocks of each block's own, over the baseline of the same visit, with its
+    bootstrap interval, and in percent of two traced host times (ms): `floor_ms`, the study's, one
+    for every platform, and `own_floor_ms`, the platform's own at the study's context.
 
     Args:
         floors: `decomposition.floors`.
@@ -34,18 +35,19 @@ def host_residuals(
         `of_floor_pct`, `own_floor_ms`, `of_own_floor_pct`.
     """
     spec = merged(with_verify_overhead(table, d), floors, on=["platform"])
-    modelled = (spec["d"], spec["coverage"], spec["tau"])
-    spec["host_residual_ms"] = equation.host_residual_ms(
-        spec["pot_ms"], spec["t_base_ms"], *modelled
+    timed, given = counted(reps), spec.set_index(CELL)[["d", "coverage", "tau"]]
+    blocks = block_medians(timed).merge(given.reset_index(), on=CELL)
+    blocks["host_residual_ms"] = equation.host_residual_ms(
+        *(blocks[c] for c in ("block_pot_ms", "block_pot_ms_base", "d", "coverage", "tau"))
     )
-    given = spec.set_index(CELL)[["d", "coverage", "tau"]]
+    spec = spec.merge(blocks.groupby(CELL)["host_residual_ms"].median().reset_index(), on=CELL)
     intervals = [
         dict(zip(CELL, cell, strict=True))
         | interval(
             "host_residual_ms",
             np.median(equation.host_residual_ms(pot, base, *given.loc[cell]), axis=1),
         )
-        for cell, pot, base in block_draws(counted(reps), seed)
+        for cell, pot, base in block_draws(timed, seed)
         if cell in given.index
     ]
     spec = spec.merge(pd.DataFrame(intervals), on=CELL)
@@ -59,16 +61,17 @@ def host_residuals(
 def timing_alpha(table: pd.DataFrame, d: pd.DataFrame) -> pd.DataFrame:
     """Equation (1) inverted per platform: the study's figure 5, a cross-check only.
 
-    Means over batch sizes; `_low` and `_high` come from the ends of pot's interval.
+    Means over batch sizes; `_low` and `_high` come from the ends of the speedup's interval, which
+    is all of a cell's time that the inversion needs, over the block's own baseline.
 
     Returns:
         `platform`, `workload`, `gamma`, `origin`, `alpha_timing`, `alpha_timing_low`,
         `alpha_timing_high`, `alpha`, the counters' (shares).
     """
     spec = with_verify_overhead(table, d)
-    for name, pot in (("", "pot_ms"), ("_low", "pot_ms_high"), ("_high", "pot_ms_low")):
-        spec[f"alpha_timing{name}"] = equation.alpha_from_timing(
-            spec[pot], spec["t_base_ms"], spec["d"], spec["gamma"]
+    for end in ("", "_low", "_high"):
+        spec[f"alpha_timing{end}"] = equation.alpha_from_timing(
+            1.0, spec[f"speedup{end}"], spec["d"], spec["gamma"]
         )
     means = ["alpha_timing", "alpha_timing_low", "alpha_timing_high", "alpha"]
     by_gamma = spec.groupby(["platform", "workload", "gamma"])
@@ -81,14 +84,14 @@ def counter_agreement(table: pd.DataFrame, records: Iterable[Record]) -> pd.Data
 
     Returns:
         `origin`, the cell, `alpha`, `alpha_counter_run` (shares); `z`: the difference over its
-        binomial standard error (one draft token, one trial); `agree`; `exclusions` (words), the
-        counter run's.
+        binomial standard error (one draft token of a text, one trial), and `agree`, both empty
+        where neither drafted: there is nothing to compare; `exclusions` (words), the counter
+        run's.
     """
     rows = [
         {k: v for k, v in r["cell"].items() if k in CELL}
         | {"origin": r["origin"], "exclusions": device_exclusions(r)}
-        | {"drafted": sum(run_counters(x)["drafted"] for x in r["repetitions"])}
-        | {"accepted": sum(run_counters(x)["accepted"] for x in r["repetitions"])}
+        | {k: sum(run_counters(x)[k] for x in _texts(r)) for k in ("drafted", "accepted")}
         for r in records
     ]
     both = merged(table, pd.DataFrame(rows), on=CELL, suffixes=("", "_counter_run"))
@@ -99,9 +102,16 @@ def counter_agreement(table: pd.DataFrame, records: Iterable[Record]) -> pd.Data
     error = np.sqrt(p * (1 - p) * (1 / n + 1 / m))
     gap = out["alpha"] - out["alpha_counter_run"]
     out["z"] = np.where(gap == 0, 0.0, gap / error.where(error > 0))
-    out["agree"] = out["z"].abs() <= 3
+    nothing = (n == 0) & (m == 0)
+    out["z"] = out["z"].mask(nothing)
+    out["agree"] = (out["z"].abs() <= 3).astype(object).mask(nothing, None)
     out["exclusions"] = both["exclusions"]
     return out
+
+
+def _texts(r: Record) -> Iterable[Repetition]:
+    """One repetition of each text."""
+    return {tuple(s["sha256"] for s in x["sequences"]): x for x in r["repetitions"]}.values()
 
 
 def reading_cost(on: Record, off: Record) -> dict[str, object]:

@@ -41,8 +41,7 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
     """
     rows = []
     for r in records:
-        head = {"origin": r["origin"]} | {k: r["dial"][k] for k in WHERE}
-        head |= {"exclusions": device_exclusions(r)}
+        head = {"origin": r["origin"], **r["dial"], "exclusions": device_exclusions(r)}
         for run in r["repetitions"]:
             if run["warmup"]:
                 continue

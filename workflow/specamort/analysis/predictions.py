@@ -48,7 +48,11 @@ class Calibrated:
 
 
 def predictions(
-    study: Study, table: pd.DataFrame, d: pd.DataFrame, calibrated: Calibrated
+    study: Study,
+    table: pd.DataFrame,
+    d: pd.DataFrame,
+    calibrated: Calibrated,
+    blocks: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Every speculative cell under every predictor, with the signed error in percent.
 
@@ -61,6 +65,12 @@ def predictions(
     a ratio of pooled times would favour the slower batch, and is the mean for the study's two.
     `ratio_transfer_batch` takes the speedup of the cell's own batch.
 
+    A prediction is made for every block from the baseline of the cell's own visit, and held against
+    the block's own pot; a cell's value and its error are the medians over blocks.
+
+    Args:
+        blocks: `cells.block_medians`; by default a cell's values are those of its only block.
+
     Returns:
         `origin`, the cell, `t_base_ms`, `d` (share of a step), `increment_ms` (ms), `pot_ms`,
         `pot_ms_low`, `pot_ms_high`, `noise_pct` (% of pot_ms), `predictor`, `predicted_ms` (ms),
@@ -69,14 +79,26 @@ def predictions(
     """
     name = study.calibration.name
     spec = _with_transferred(with_calibrated(table, calibrated.acceptance, d), name)
-    predicted = _by_predictor(spec, spec["t_base_ms"].to_numpy(), calibrated)
+    if blocks is None:
+        blocks = table[CELL].assign(
+            replicate=0, block_pot_ms=table["pot_ms"], block_pot_ms_base=table["t_base_ms"]
+        )
+    drafting = blocks[blocks["gamma"] > 0].pivot(index=CELL, columns="replicate")
+    by_block = drafting.reindex(pd.MultiIndex.from_frame(spec[CELL]))
+    pot, base = (by_block[c].to_numpy(dtype=float).T for c in ("block_pot_ms", "block_pot_ms_base"))
     kept = ["origin", *KEY, "platform", "t_base_ms", "d", "increment_ms"]
     kept += ["pot_ms", "pot_ms_low", "pot_ms_high", "noise_pct"]
-    long = pd.concat([spec[kept].assign(predictor=k, predicted_ms=v) for k, v in predicted.items()])
+    long = pd.concat(
+        spec[kept].assign(
+            predictor=k,
+            predicted_ms=np.nanmedian(v, axis=0),
+            predicted_speedup=np.nanmedian(base / v, axis=0),
+            error_pct=np.nanmedian(equation.percentage_error(v, pot), axis=0),
+        )
+        for k, v in _by_predictor(spec, base, calibrated).items()
+    )
     long["held_out"] = long["platform"] != name
     long["calibrated_on"] = name
-    long["predicted_speedup"] = long["t_base_ms"] / long["predicted_ms"]
-    long["error_pct"] = equation.percentage_error(long["predicted_ms"], long["pot_ms"])
     circular = long["predictor"].isin(calibrated.fitted) & ~long["held_out"]
     return long[~circular].reset_index(drop=True)
 

@@ -6,10 +6,14 @@ from typing import Any
 
 import pandas as pd
 
-from ..records.exclusions import exclusions
+from ..errors import SpecamortError
+from ..records.exclusions import record_exclusions, run_exclusions
 from ..records.types import Counters, Record, Repetition
+from .origins import words
 
 CELL = ["platform", "workload", "batch", "gamma"]
+# what a cell and its baseline have in common
+PAIR = ["platform", "replicate", "workload", "batch", "visit"]
 COUNTS = ["drafts", "drafted", "accepted", "decode_steps", "decode_tokens"]
 
 
@@ -18,7 +22,7 @@ def device_exclusions(record: Record) -> str:
 
     See `records.exclusions`.
     """
-    return " ".join(exclusions(record.get("device_state")))
+    return " ".join(record_exclusions(record))
 
 
 def run_counters(run: Repetition) -> Counters:
@@ -33,12 +37,17 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
 
     Returns:
         `origin`, the cell and `replicate`; `block`, `device`, `device_uuid`, `host`, `job_id`;
+        `visit` (id), `when` (first or last in its visit, of a baseline; else empty);
         `exclusions` (words: throttled, shared); `repetition` (number), `warmup`;
         `pot_ms` (ms): mean over the sequences of (last - first token) / (tokens - 1);
         `decode_tokens`, `drafted`, `accepted` (tokens), `decode_steps` (steps), `drafts`, and
             `accepted_first` (drafts whose first token was accepted), summed over the sequences;
-        `engine_steps` (steps of the whole batch, prefill included); `text_sha256`;
-        `left_out`: the cell has exclusions, or the baseline of its block has.
+        `engine_steps` (steps of the whole batch, prefill included), `verify_steps`: those in which
+            at least one sequence's draft was verified, NaN where the engine was not asked;
+        `text_sha256`; `left_out`: the cell has exclusions, or a baseline of its visit has.
+
+    Raises:
+        SpecamortError: a cell has no baseline of its own visit.
     """
     rows = []
     for r in records:
@@ -50,19 +59,28 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
             "device_uuid": r["provenance"]["device"]["uuid"],
             "host": r["provenance"]["host"],
             "job_id": r["provenance"]["job_id"],
-            "exclusions": device_exclusions(r),
         }
-        rows += [head | _counted_run(run) for run in r["repetitions"]]
+        for run, marks in zip(r["repetitions"], run_exclusions(r), strict=True):
+            about = {"visit": run.get("visit", ""), "when": run.get("when", "")}
+            about["exclusions"] = " ".join(marks)
+            rows.append(head | about | _counted_run(run))
     reps = pd.DataFrame(rows)
     marked = reps["exclusions"] != ""
-    block = pd.MultiIndex.from_frame(reps[["platform", "replicate", "workload", "batch"]])
+    block = pd.MultiIndex.from_frame(reps[PAIR])
+    alone = ~block.isin(block[reps["gamma"] == 0])
+    if alone.any():
+        platform, replicate, workload, batch, _ = block[alone][0]
+        raise SpecamortError(
+            f"{platform}, replicate {replicate}: {workload}-n{batch} has cells whose visit left no "
+            "gamma 0 to compare them with; run `specamort remeasure` and then the study again"
+        )
     reps["left_out"] = marked | block.isin(block[marked & (reps["gamma"] == 0)])
     return reps
 
 
 def _counted_run(run: Repetition) -> dict[str, Any]:
     sequences, counters = run["sequences"], run_counters(run)
-    per_pos = counters["accepted_per_pos"]
+    per_pos, drafts = counters["accepted_per_pos"], run.get("step_drafts")
     return {
         "repetition": run["index"],
         "warmup": run["warmup"],
@@ -70,6 +88,7 @@ def _counted_run(run: Repetition) -> dict[str, Any]:
         "decode_tokens": sum(s["tokens"] - 1 for s in sequences),
         "decode_steps": run["decode_steps"],
         "engine_steps": counters["engine_steps"],
+        "verify_steps": math.nan if drafts is None else sum(n > 0 for n in drafts),
         "drafts": counters["drafts"],
         "drafted": counters["drafted"],
         "accepted": counters["accepted"],
@@ -81,3 +100,43 @@ def _counted_run(run: Repetition) -> dict[str, Any]:
 def counted(reps: pd.DataFrame) -> pd.DataFrame:
     """The repetitions that medians rest on, with the same columns."""
     return reps[~reps["warmup"] & ~reps["left_out"]]
+
+
+def texts(reps: pd.DataFrame) -> pd.DataFrame:
+    """Of repetitions that generated one text, one: it is one sample of the counters, however often.
+
+    Greedy text is the same every time; its counters say no more the tenth time than the first.
+    """
+    return reps.drop_duplicates([*CELL, "replicate", "text_sha256"])
+
+
+def survival(records: Iterable[Record]) -> pd.DataFrame:
+    """Acceptance by position in the draft, of speculative cells, all batches and texts together.
+
+    Returns:
+        One row per platform, workload, gamma and position: `origin`, `platform`, `workload`,
+        `gamma`, `position` (number, from 1), `drafts` (drafts), `survived` (drafts of which at
+        least so many tokens were accepted), `survival` (their share; NaN without a draft).
+    """
+    rows = []
+    for r in records:
+        seen: set[str] = set()
+        for run in r["repetitions"]:
+            counters, text = run_counters(run), "".join(s["sha256"] for s in run["sequences"])
+            if run["warmup"] or text in seen or not r["cell"]["gamma"]:
+                continue
+            seen.add(text)
+            by = counters["accepted_per_pos"] or [0] * r["cell"]["gamma"]
+            rows += [
+                {k: r["cell"][k] for k in ("platform", "workload", "gamma")}
+                | {"origin": r["origin"], "position": i, "drafts": counters["drafts"]}
+                | {"survived": n}
+                for i, n in enumerate(by, 1)
+            ]
+    key = ["platform", "workload", "gamma", "position"]
+    by_position = pd.DataFrame(rows, columns=["origin", *key, "drafts", "survived"]).groupby(key)
+    table = by_position.agg(
+        origin=("origin", words), drafts=("drafts", "sum"), survived=("survived", "sum")
+    ).reset_index()
+    table["survival"] = table["survived"] / table["drafts"].replace(0, math.nan)
+    return table[["origin", *key, "drafts", "survived", "survival"]]

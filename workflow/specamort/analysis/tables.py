@@ -35,20 +35,11 @@ from .origins import words
 
 ANEW = "write the tables anew with `specamort analyse`"
 NAMES = [
-    *(
-        "repetitions",
-        "cells",
-        "acceptance",
-        "verify_overhead",
-        "predictions",
-        "errors",
-        "residuals",
-        "shortfall",
-    ),
-    *("timing_alpha", "counter_agreement", "reading_cost", "divergence", "claims", "provenance"),
-    *("trace_pairs", "steps", "device_verify_overhead", "host_terms", "vendor_verify_overhead"),
-    *("law", "advantages", "dial_repetitions", "dial", "dial_slopes", "machinery"),
-    *("baseline_increments", "survival"),
+    *("repetitions", "cells", "acceptance", "survival", "verify_overhead", "baseline_increments"),
+    *("predictions", "errors", "law", "advantages", "dial_repetitions", "dial", "dial_slopes"),
+    *("machinery", "residuals", "shortfall", "timing_alpha", "counter_agreement", "reading_cost"),
+    *("divergence", "claims", "provenance", "trace_pairs", "steps", "device_verify_overhead"),
+    *("host_terms", "vendor_verify_overhead"),
 ]
 
 
@@ -171,7 +162,8 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
     calibrating = law.points(study, table, d, dialled)
     best, laws = law.law(calibrating)
     by_platform = predictions.Calibrated(calibrated, host, best, words(calibrating["by"]))
-    predicted = predictions.predictions(study, table, d, by_platform)
+    blocks = cells.block_medians(repetitions.counted(reps))
+    predicted = predictions.predictions(study, table, d, by_platform, blocks)
     pairs = decomposition.pairs(found["trace"])
     steps = decomposition.steps(pairs)
     cost = cross_checks.reading_cost(*found["reading_cost"])

@@ -27,6 +27,7 @@ def add(command) -> None:
     )
     under.add_argument("--pairs", type=int, help="if not the study's")
     command("microbench", _microbench, "standalone kernel times for the roofline", platform=True)
+    command("dial", _dial, "step time over acceptance that is asked for", platform=True)
 
 
 def _job(args, terminal):
@@ -116,3 +117,11 @@ def _microbench(args, terminal) -> None:
     from ..measure.microbench import microbench
 
     microbench(*_job(args, terminal), progress=terminal)
+
+
+def _dial(args, terminal) -> None:
+    if not read_study(args.study).dial:
+        raise SpecamortError(f"{args.study}: has no section dial; add one (docs/configuration.md)")
+    from ..measure.dial_run import dial_run
+
+    dial_run(*_job(args, terminal), progress=terminal)

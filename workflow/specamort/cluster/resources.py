@@ -22,16 +22,21 @@ ENDED: Counter[tuple[str, tuple[str, ...], str | None]] = Counter()
 def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
     """What a job may take: every gamma's engine start and every repetition at full length.
 
-    Tracing starts an engine more for each model; a self-check starts two and decodes little, and
-    every job on a node with other software makes its own first.
+    A block measures gamma 0 twice. Tracing starts an engine more for each model; a dial starts three and no more for its draft
+    lengths; a self-check starts two and decodes little, and every job on a node with other software
+    makes its own first.
     """
     if rule == "self_check":
         return ceil(_MARGIN * 2 * request.start_minutes)
+    if rule == "dial":
+        starts, dialled = 3 + 2, study.dial_steps
+        return ceil(_MARGIN * (starts * request.start_minutes + dialled * request.step_ms / 60_000))
     more_starts = 2 + (len(study.models) if rule == "trace" else 0)
     cells = len(study.workloads) * len(study.batches)
-    tokens = sum(study.tokens_to_generate(g) for g in study.gammas)
+    gammas = [*study.gammas, 0] if rule == "measure" else study.gammas
+    tokens = sum(study.tokens_to_generate(g) for g in gammas)
     steps = cells * (study.warmup + study.repetitions) * tokens
-    starts = len(study.gammas) + more_starts
+    starts = len(gammas) + more_starts
     needed = starts * request.start_minutes + steps * request.step_ms / 60_000
     return ceil(_MARGIN * needed)
 

@@ -29,6 +29,8 @@ def counter_run(
             runs[0]["repetitions"] = [
                 {**run["repetitions"][0], "index": i} for i, run in enumerate(runs)
             ]
+            runs[0]["device_state"]["after"] = runs[-1]["device_state"]["after"]
+            runs[0]["times"]["finished"] = runs[-1]["times"]["finished"]
             block.write(
                 cell, cell_record("counter_run", study, platform, 0, cell, block.source, runs[0])
             )

@@ -21,6 +21,8 @@ class Engine:
         statistics: False turns the engine's own counters off, to show what reading them costs.
         max_model_len: prompt and output at most; by default what the study's cells need.
         profiler: vLLM's `profiler_config`; `start_trace` and `stop_trace` then bracket a run.
+        drafter: vLLM's `speculative_config` but for the draft length, if not the study's; `gamma`
+            is then the most that it may propose.
 
     Attributes:
         used: what vLLM really chose; see `engine_probe`.
@@ -38,6 +40,7 @@ class Engine:
         statistics: bool = True,
         max_model_len: int | None = None,
         profiler: dict | None = None,
+        drafter: dict | None = None,
     ):
         _environment(study, platform)
         arguments = {k: v for k, v in study.engine.items() if k != "model_runner"}
@@ -55,7 +58,7 @@ class Engine:
                 max_num_batched_tokens=max(study.batches) * longest,
                 disable_log_stats=not statistics,
                 seed=study.seed,
-                speculative_config={**study.drafter, "num_speculative_tokens": gamma}
+                speculative_config={**(drafter or study.drafter), "num_speculative_tokens": gamma}
                 if gamma
                 else None,
                 worker_extension_cls=f"{Probe.__module__}.{Probe.__name__}",
@@ -100,8 +103,9 @@ class Engine:
         Returns:
             Per sequence its tokens, `pot_ms` from the engine core's clock (null without
             statistics) and `arrival_pot_ms` from ours (both null for a single token); per step its
-            arrival in ms after the first and the tokens each sequence got; the counters' increase
-            (study section "The counter pins acceptance").
+            arrival in ms after the first and the tokens each sequence got; per step after the
+            first `step_drafts`, of how many sequences it verified a draft (null without
+            statistics); the counters' increase (study section "The counter pins acceptance").
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -123,7 +127,8 @@ class Engine:
             )
             core.add_request(request, {"prompt_token_ids": prompt}, parameters)
         self._llm.wake_up(tags=["scheduling"])
-        arrivals, step_tokens = [], []
+        arrivals, step_tokens, step_drafts = [], [], []
+        verified = self._watch_drafts(core)
         generated, arrived, times = defaultdict(list), defaultdict(list), {}
         while core.has_unfinished_requests():
             try:
@@ -135,10 +140,14 @@ class Engine:
                 continue
             arrivals.append(now)
             step_tokens.append([len(o.outputs[0].token_ids) for o in outputs])
+            if verified:
+                step_drafts.append(verified.taken())
             for o in outputs:
                 generated[o.request_id].extend(o.outputs[0].token_ids)
                 arrived[o.request_id].append(now)
                 times[o.request_id] = o.metrics
+        if verified:
+            core.logger_manager.stat_loggers.remove(verified)
         return {
             "sequences": [
                 _sequence(generated[r], arrived[r], times[r] if self._statistics else None)
@@ -147,9 +156,23 @@ class Engine:
             "decode_steps": sum(map(len, step_tokens)) - len(prompts),
             "step_ms": [round(t - arrivals[0], 3) for t in arrivals],
             "step_tokens": step_tokens,
+            "step_drafts": step_drafts[1:] if verified else None,
             "counters": self._increase(before),
             "token_ids": [generated[r] for r in ids],
         }
+
+    def _watch_drafts(self, core) -> "_StepDrafts | None":
+        if not self._statistics:
+            return None
+        verified = _StepDrafts()
+        try:
+            core.logger_manager.stat_loggers.append(verified)
+        except AttributeError as e:
+            raise SpecamortError(
+                f"vLLM {versions()['vllm']} takes no logger of its steps where 0.32 does "
+                "(LLMEngine.logger_manager.stat_loggers); install the release of this environment"
+            ) from e
+        return verified
 
     def _counters(self) -> dict:
         """vLLM's counters now; absent before the first draft, cumulative after it."""
@@ -181,6 +204,28 @@ class Engine:
             **{k: int(now.get(v, 0) - before.get(v, 0)) for k, v in names.items()},
             "accepted_per_pos": [int(a - b) for a, b in zip(per_pos, earlier, strict=True)],
         }
+
+
+class _StepDrafts:
+    """One of vLLM's stat loggers: the drafts that steps verified, which its counters only sum."""
+
+    def __init__(self) -> None:
+        self._drafts = 0
+
+    def record(self, scheduler_stats, *_, **__) -> None:
+        if scheduler_stats and scheduler_stats.spec_decoding_stats:
+            self._drafts += scheduler_stats.spec_decoding_stats.num_drafts
+
+    def taken(self) -> int:
+        """Those verified since this was last asked."""
+        drafts, self._drafts = self._drafts, 0
+        return drafts
+
+    def log(self) -> None:
+        """Nothing: vLLM's own loggers do."""
+
+    def record_sleep_state(self, *_) -> None:
+        """Nothing."""
 
 
 def _last_line(e: Exception) -> str:

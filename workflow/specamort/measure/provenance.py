@@ -48,9 +48,13 @@ def provenance(study: Study, platform: Platform) -> dict:
     }
 
 
-def state(platform: Platform) -> dict | None:
-    """The device's state now; null where nothing tells it (a CPU)."""
-    return gpu.reading() if platform.device == "cuda" else None
+def state(platform: Platform) -> dict:
+    """The device's state now, for before and after a cell."""
+    if platform.device == "cuda":
+        return gpu.reading()
+    from . import cpu
+
+    return cpu.reading()
 
 
 @cache

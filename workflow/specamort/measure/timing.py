@@ -1,7 +1,8 @@
 """The timing job: a block of cells, each a warm-up and some timed repetitions.
 
 A block is one platform, one replicate, one device: all gammas one after the other in a recorded
-random order, so that every cell has a baseline from its own device and its own hour.
+random order. A job's visit to it measures gamma 0 first, then what the block lacks, then gamma 0
+again, so that every cell has a baseline from its own device and its own hours.
 """
 
 import random
@@ -35,29 +36,69 @@ def measure_block(
 ) -> None:
     """Measure what a block still lacks, one record per cell.
 
-    Records of another device or of other settings are moved to `superseded/`, never overwritten.
+    Records of another device or of other settings are moved to `superseded/`, never overwritten;
+    those of gamma 0 grow by the repetitions of each visit. A cell whose own visit's gamma 0 is gone
+    is measured again. A visit that is killed before its last gamma 0 has its first.
     """
     block_dir = layout.folder(results, "measure", platform.name, replicate)
     seed = f"{study.seed}-{platform.name}-{replicate}"
-    order = random.Random(seed).sample(study.gammas, len(study.gammas))
-    cells = [c for g in order for c in study.cells if c.gamma == g]
+    drafting = [g for g in study.gammas if g]
+    order = [0, *random.Random(seed).sample(drafting, len(drafting)), 0]
+    cells = sorted(study.cells, key=lambda c: order.index(c.gamma))
     bar = _progress(study, results, progress)
     wanted = {c: study.timing_settings(platform.name, c) for c in cells}
     with Block(block_dir, wanted, provenance(study, platform), progress) as block:
         identity = block.kept[0]["block"]["id"] if block.kept else uuid.uuid4().hex
         about = {"block": {"id": identity, "seed": seed, "gamma_order": order}}
-        for cell, engine in engines(study, platform, model, block.missing, start):
-            bar.set_description(f"{platform.name} r{replicate} {cell}")
-            measured = run_cell(
-                study, platform, engine, cell, replicate, study.warmup, study.repetitions
-            )
-            block.write(
-                cell,
-                cell_record("timing", study, platform, replicate, cell, block.source, measured)
-                | about,
-            )
-            bar.update()
+        baselines = {_where(r["cell"]): r for r in block.kept if not r["cell"]["gamma"]}
+        paired = {
+            Cell(*_where(r["cell"]), r["cell"]["gamma"])
+            for r in block.kept
+            if r["cell"]["gamma"] and _paired(r, baselines.get(_where(r["cell"])))
+        }
+        lacking = [c for c in cells if c.gamma and c not in paired]
+        base = [Cell(*w, 0) for w in dict.fromkeys((c.workload, c.batch) for c in lacking)]
+        visit = uuid.uuid4().hex
+        for when, part in (("first", base), (None, lacking), ("last", base)):
+            for cell, engine in engines(study, platform, model, part, start):
+                bar.set_description(f"{platform.name} r{replicate} {cell}")
+                measured = run_cell(
+                    study, platform, engine, cell, replicate, study.warmup, study.repetitions
+                )
+                made = cell_record(
+                    "timing", study, platform, replicate, cell, block.source, measured
+                )
+                for run in made["repetitions"]:
+                    run |= {"visit": visit} | ({"when": when} if when else {})
+                if when:
+                    where = cell.workload, cell.batch
+                    made = _baseline(made, visit, when, baselines.get(where)) | about
+                    block.extend(cell, made)
+                    baselines[where] = made
+                else:
+                    block.write(cell, made | about)
+                if when != "last" and cell in block.missing:
+                    bar.update()
     bar.close()
+
+
+def _where(cell: dict) -> tuple[str, int]:
+    return cell["workload"], cell["batch"]
+
+
+def _paired(r: dict, baseline: dict | None) -> bool:
+    """Whether a cell's own visit measured gamma 0 too."""
+    visits = {v["visit"] for v in baseline["visits"]} if baseline else set()
+    return r["repetitions"][0]["visit"] in visits
+
+
+def _baseline(made: dict, visit: str, when: str, before: dict | None) -> dict:
+    """A record of gamma 0 with what earlier visits, or this one at its start, measured."""
+    runs, visits = (before[k] if before else [] for k in ("repetitions", "visits"))
+    now = {k: made["provenance"][k] for k in ("started", "finished")}
+    now |= {"visit": visit, "when": when, "device_state": made.pop("device_state")}
+    later = [r | {"index": len(runs) + r["index"]} for r in made["repetitions"]]
+    return made | {"repetitions": runs + later, "visits": [*visits, now]}
 
 
 def run_cell(

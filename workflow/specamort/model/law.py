@@ -142,14 +142,14 @@ def _fit(points: Points, names: tuple[str, ...], free: bool) -> Law | None:
     columns = [np.broadcast_to(given[k], points.step.shape) for k in names]
     device = points.coverage * points.increment
 
-    def solved(columns: list[Floats], left: Floats) -> Floats | None:
+    def solved(columns: list[Floats], left: Floats) -> list[float] | None:
         if not columns:
-            return np.empty(0)
+            return []
         x = np.stack(columns, axis=1) * weight[:, None]
         solution, _, rank, _ = np.linalg.lstsq(x, left * weight, rcond=1e-9)
-        return solution if rank == len(columns) else None
+        return [float(v) for v in solution] if rank == len(columns) else None
 
-    kappa, h = 1.0, None
+    kappa = 1.0
     if free:
         both = solved([device, *columns], points.step - points.t_base)
         if both is None:
@@ -159,4 +159,4 @@ def _fit(points: Points, names: tuple[str, ...], free: bool) -> Law | None:
     h = solved(columns, points.step - points.t_base - kappa * device)
     if h is None:
         return None
-    return Law(kappa, dict(zip(names, map(float, h), strict=True)))
+    return Law(kappa, dict(zip(names, h, strict=True)))

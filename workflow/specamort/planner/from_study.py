@@ -23,6 +23,7 @@ _NAMES = {
     "law": ("by",),
     "errors": ("cells_of", "predictor", "workload"),
     "acceptance": ("workload",),
+    "survival": ("platform", "workload"),
 }
 _NUMBERS: dict[str, dict[str, tuple[float, float]]] = {
     "cells": {"batch": _COUNT, "gamma": _COUNT}
@@ -30,7 +31,8 @@ _NUMBERS: dict[str, dict[str, tuple[float, float]]] = {
     "verify_overhead": {"batch": _COUNT, "gamma": _COUNT, "increment_ms": (-MS_MAX, MS_MAX)},
     "law": {"kappa": (0, 1)},
     "errors": {"mape_pct": (0, 100 * D_MAX)},
-    "acceptance": {"gamma": _COUNT, "accepted": _COUNT, "drafts": _COUNT, "coverage": (0, 1)},
+    "acceptance": {"gamma": _COUNT, "coverage": (0, 1)},
+    "survival": dict.fromkeys(("gamma", "position", "drafts", "survived"), _COUNT),
 }
 # and what may be empty
 _OPTIONAL = {"law": {f"h_{t}_ms": (-MS_MAX, MS_MAX) for t in TERMS}}
@@ -78,7 +80,7 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
 
 
 def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
-    """A workload's acceptance as the study counted it at each of its draft lengths.
+    """A workload's acceptance as the study counted it, by position of its longest drafts.
 
     Raises:
         SpecamortError: the study is not finished, or has no such workload; or a table is damaged
@@ -87,25 +89,20 @@ def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
     if workload not in study.workloads:
         known = ", ".join(study.workloads)
         raise SpecamortError(f"{study.file}: no workload {workload!r}; it has {known}")
-    drafting = {"gamma": [g for g in study.gammas if g]}
-    rows = _rows(study, results, "acceptance", {"workload": workload}, drafting)
-    rows = rows.sort_values("gamma")
-    survival: list[float] = []
-    before = 0.0
-    for gamma, accepted, drafts in zip(
-        rows["gamma"].astype(int), rows["accepted"], rows["drafts"], strict=True
-    ):
-        per_draft = accepted / drafts if drafts else 0.0
-        share = (per_draft - before) / (gamma - len(survival))
-        share = min(max(share, 0.0), *survival[-1:], 1.0)
-        survival += [share] * (gamma - len(survival))
-        before = per_draft
-    last = rows.iloc[-1]
+    top = max(study.gammas)
+    here = {"workload": workload, "gamma": top}
+    coverage = _rows(study, results, "acceptance", here, {"gamma": [top]}).iloc[0]["coverage"]
+    here |= {"platform": study.calibration.name}
+    rows = _rows(study, results, "survival", here, {"position": list(range(1, top + 1))})
+    rows = rows.sort_values("position")
+    drafts = int(rows["drafts"].min())
+    # a table that was edited may have acceptance rise along a draft
+    shares = (rows["survived"] / max(drafts, 1)).clip(upper=1).cummin()
     return Acceptance(
-        tuple(survival),
-        coverage=float(last["coverage"]),
-        drafts=int(rows["drafts"].min()),
-        measured_to=int(last["gamma"]),
+        tuple(float(s) for s in shares),
+        coverage=float(coverage),
+        drafts=drafts,
+        measured_to=top,
         source=f"workload {workload} of study {study.name}",
     )
 

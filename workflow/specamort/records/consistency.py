@@ -1,10 +1,12 @@
 """What no schema can say of a record: that its numbers can be those of one measurement."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import chain, pairwise
 from typing import Any
 
+from ..model.draws import Dialled, dialled
 from ..model.roofline import point
 from ..model.step import per_step
 from ..study.settings import digest
@@ -26,13 +28,17 @@ def _contradictions(r: Record) -> Iterator[str]:
     if digest(r["settings"]) != r["settings_hash"]:
         yield "settings_hash: is not that of its settings"
     yield from _times(r["provenance"])
-    yield from _readings(r.get("device_state"))
+    yield from _readings(r.get("device_state"), "device_state")
+    for i, one in enumerate(r.get("visits", [])):
+        yield from _readings(one["device_state"], f"visits.{i}.device_state")
     if r["kind"] == "microbenchmark":
         yield from _microbenchmark(r)
     elif r["kind"] == "trace":
         yield from _trace(r)
     elif r["kind"] == "self_check":
         yield from _asked(r, {"self_check.platform": (r["self_check"]["platform"], "platform")})
+    elif r["kind"] == "dial":
+        yield from _dial(r)
     else:
         yield from _cell(r)
 
@@ -64,15 +70,18 @@ def _times(p: Provenance) -> Iterator[str]:
         yield "provenance.finished: is more than a year after started"
 
 
-def _readings(state: DeviceState | None) -> Iterator[str]:
+def _readings(state: DeviceState | None, where: str) -> Iterator[str]:
     if not state or not state["before"] or not state["after"]:
         return
     before, after = state["before"], state["after"]
     if after["at_ns"] < before["at_ns"]:
-        yield "device_state.after.at_ns: is before that of before"
-    a, b = before["throttled_ns"], after["throttled_ns"]
+        yield f"{where}.after.at_ns: is before that of before"
+    if before.keys() != after.keys():
+        yield f"{where}.after: is of another kind of device than before"
+        return
+    a, b = before.get("throttled_ns"), after.get("throttled_ns")
     if a and b and a.keys() != b.keys():
-        yield "device_state.after.throttled_ns: has other causes than before"
+        yield f"{where}.after.throttled_ns: has other causes than before"
 
 
 def _cell(r: Record) -> Iterator[str]:
@@ -92,7 +101,9 @@ def _cell(r: Record) -> Iterator[str]:
     warmups = [x["warmup"] for x in runs]
     timed, asked = warmups.count(False), settings["repetitions"]
     if r["kind"] == "timing":
-        whole = warmups == [True] * settings["warmup"] + [False] * asked
+        once = [True] * settings["warmup"] + [False] * asked
+        whole = warmups == once * len(r.get("visits", [r]))
+        yield from _visits(r, len(once))
     else:
         asked = settings.get("replicates", asked) if r["kind"] == "counter_run" else asked
         whole = timed >= asked
@@ -108,6 +119,99 @@ def _cell(r: Record) -> Iterator[str]:
             yield f"repetitions.{i}.counters: is null; the engine's statistics were off"
         found = _repetition(run, cell["batch"], cell["gamma"], settings["output_tokens"])
         yield from (f"repetitions.{i}.{why}" for why in found)
+
+
+def _visits(r: Record, once: int) -> Iterator[str]:
+    """Of a timing record whose every visit measured `once` repetitions at a time."""
+    found = [(x["visit"], x.get("when")) for x in r["repetitions"]]
+    if r["cell"]["gamma"]:
+        if len(set(found)) > 1:
+            yield "repetitions: are of several visits; only gamma 0 is measured in each"
+        return
+    visits = [(v["visit"], v["when"]) for v in r.get("visits", [])]
+    if not visits:
+        yield "visits: is missing; a record of gamma 0 says when each visit measured it"
+    if len(set(visits)) < len(visits) or any(
+        when == "last" and (i == 0 or visits[i - 1] != (visit, "first"))
+        for i, (visit, when) in enumerate(visits)
+    ):
+        yield "visits: must be the first, or the first and the last, of each visit"
+    if found != [v for v in visits for _ in range(once)]:
+        yield "visits: are others than those of its repetitions"
+
+
+def _dial(r: Record) -> Iterator[str]:
+    about, settings, runs = r["dial"], r["settings"], r["repetitions"]
+    yield from _asked(
+        r,
+        {
+            "dial.platform": (about["platform"], "platform"),
+            "dial.batch": (about["batch"], "batch"),
+            "prompt.tokens": (r["prompt"]["tokens"], "context_tokens"),
+        },
+    )
+    if len(r["prompt"]["sha256"]) != about["batch"]:
+        yield f"prompt.sha256: has {len(r['prompt']['sha256'])} prompts, the batch {about['batch']}"
+    if len(settings["gammas"]) != len(settings["output_tokens"]):
+        yield "settings.output_tokens: must be as many as settings.gammas"
+        return
+    tokens = dict(zip(settings["gammas"], settings["output_tokens"], strict=True))
+    asked = dialled(settings["gammas"], settings["acceptances"], settings["patterns"])
+    wanted = Counter({("dial", False, d): settings["repetitions"] for d in asked})
+    idle = Dialled(0, None, None)
+    wanted["plain", False, idle] = 2 * settings["repetitions"]
+    wanted["plain", True, idle] = 2 * settings["warmup"]
+    found: Counter[tuple[str, bool, Dialled]] = Counter()
+    for i, run in enumerate(runs):
+        found[_which(run)] += 1
+        if _which(run) not in wanted:
+            yield f"repetitions.{i}: is {_said(*_which(run))}, which its settings do not ask for"
+            continue
+        if run["index"] != i:
+            yield f"repetitions.{i}.index: is {run['index']}"
+        if run["counters"] is None:
+            yield f"repetitions.{i}.counters: is null; the engine's statistics were off"
+            continue
+        gamma = run["gamma"]
+        yield from (
+            f"repetitions.{i}.{why}"
+            for why in chain(
+                _repetition(run, about["batch"], gamma, tokens[gamma]),
+                _drawn(run, run["counters"], about["batch"], gamma, tokens[gamma]),
+            )
+        )
+    for key in found | wanted:
+        if found[key] != wanted[key]:
+            yield f"repetitions: has {found[key]} {_said(*key)}, its settings ask for {wanted[key]}"
+
+
+def _which(run: Repetition) -> tuple[str, bool, Dialled]:
+    return run["engine"], run["warmup"], Dialled(run["gamma"], run["acceptance"], run["pattern"])
+
+
+def _said(engine: str, warmup: bool, asked: Dialled) -> str:
+    told = f"{engine} gamma {asked.gamma} acceptance {asked.acceptance} {asked.pattern or ''}"
+    return told.strip() + " (warm-up)" * warmup
+
+
+def _drawn(run: Repetition, c: Counters, batch: int, gamma: int, tokens: int) -> Iterator[str]:
+    """Of a dial's run: do the counters show what was drawn?"""
+    lengths = run["lengths"]
+    if not _numbers(lengths, gamma):
+        yield f"lengths: must hold numbers of tokens, {gamma} at most"
+        return
+    if not gamma:
+        if lengths or c["drafts"]:
+            yield "lengths: must be empty, and counters.drafts 0, where nothing is drafted"
+        return
+    if sum(lengths) + len(lengths) != tokens - 1:
+        yield f"lengths: come to {sum(lengths) + len(lengths)} tokens, after the first {tokens - 1}"
+    steps = batch * len(lengths)
+    by = [batch * sum(n > i for n in lengths) for i in range(gamma)]
+    if (run["decode_steps"], c["drafts"], c["drafted"]) != (steps, steps, steps * gamma):
+        yield f"counters.drafted: must be {gamma} in each of {steps} drafts and decode steps"
+    if c["accepted_per_pos"] != by:
+        yield "counters.accepted_per_pos: is not what lengths says"
 
 
 def _repetition(run: Repetition, batch: int, gamma: int, tokens: int) -> Iterator[str]:
@@ -149,6 +253,7 @@ def _counters(c: Counters, gamma: int, steps: int) -> Iterator[str]:
 def _lists(run: Repetition, batch: int, tokens: int) -> Iterator[str]:
     """The long ones, which a schema would take too long over."""
     times, got, ids = (run.get(k) for k in ("step_ms", "step_tokens", "token_ids"))
+    verified, counters = run.get("step_drafts"), run["counters"]
     if times is not None and not _numbers(times, 1e9, {int, float}):
         yield "step_ms: must hold times in ms"
     if got is not None:
@@ -159,6 +264,13 @@ def _lists(run: Repetition, batch: int, tokens: int) -> Iterator[str]:
             yield "step_tokens: does not add up to the sequences' tokens and decode_steps"
     if times is not None and got is not None and len(times) != len(got):
         yield f"step_ms: has {len(times)} steps, step_tokens {len(got)}"
+    if verified is not None:
+        if not _numbers(verified, batch):
+            yield f"step_drafts: must hold numbers of sequences, {batch} at most"
+        elif counters is None or sum(verified) != counters["drafts"]:
+            yield "step_drafts: does not add up to counters.drafts"
+        elif times is not None and len(verified) != len(times) - 1:
+            yield f"step_drafts: has {len(verified)} steps, step_ms {len(times) - 1} after one"
     if ids is not None:
         if not all(_numbers(x, 1e9) for x in ids):
             yield "token_ids: must hold token ids, a list for each sequence"

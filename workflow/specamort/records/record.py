@@ -54,6 +54,30 @@ def write(path: Path, record: dict[str, Any]) -> None:
     Raises:
         SpecamortError: it would not be read again as a record, or the disk refuses.
     """
+    text = _checked(path, record)
+    with atomic(path, _supersede) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def extend(path: Path, record: dict[str, Any]) -> None:
+    """As `write`, but in the place of a record whose repetitions it begins with.
+
+    Raises:
+        SpecamortError: as `write`; or it lacks some of them, and the old record stays.
+    """
+    text = _checked(path, record)
+    with suppress(FileNotFoundError):
+        old = json.loads(path.read_bytes())["repetitions"]
+        if json.loads(text)["repetitions"][: len(old)] != old:
+            raise SpecamortError(
+                f"{path}: is not written anew, since repetitions in it would be lost; another job "
+                "measures the block, let one of them end"
+            )
+    files.write_text(path, text)
+
+
+def _checked(path: Path, record: dict[str, Any]) -> str:
+    """A record's text, once it is sure that it can be read again."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **record})
     try:
         _parsed(text)
@@ -62,8 +86,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
             f"{path}: is not written, since no measurement gives {e}; run again, and report it if "
             "it comes back"
         ) from e
-    with atomic(path, _supersede) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    return text
 
 
 def move(source: Path, target: Path) -> None:
@@ -150,6 +173,14 @@ def held(wanted: Wanted, study: Study, path: Path | None = None) -> Record:
         for i, run in enumerate(found["repetitions"]):
             said = "null" if run["counters"] is None else "read"
             require(f"repetitions.{i}.counters", said, "read" if wanted.statistics else "null")
+    return for_study(found, study)
+
+
+def for_study(found: Record, study: Study) -> Record:
+    """A record with what the study file, as it is now, says of its platform's quiet."""
+    platform = study.platforms.get(found["settings"]["platform"]["name"])
+    if platform and platform.shared_above is not None:
+        found["shared_above"] = platform.shared_above
     return found
 
 

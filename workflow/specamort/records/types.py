@@ -5,7 +5,9 @@ from typing import Literal, NotRequired, TypedDict
 from ..model import roofline, step
 from ..study.settings import Settings
 
-Kind = Literal["timing", "counter_run", "reading_cost", "microbenchmark", "trace", "self_check"]
+Kind = Literal[
+    "timing", "counter_run", "reading_cost", "microbenchmark", "trace", "self_check", "dial"
+]
 Origin = Literal["measured", "rehearsal", "synthetic"]
 
 
@@ -70,11 +72,37 @@ class Reading(TypedDict):
     other_processes: list[int]
 
 
-class DeviceState(TypedDict):
-    """Null where nothing tells the state (a CPU)."""
+class CpuReading(TypedDict):
+    """What a machine's cores have done so far, all together.
 
-    before: Reading | None
-    after: Reading | None
+    Attributes:
+        at_ns: monotonic.
+        steal_s: time that the hypervisor gave to others.
+        others_s: time of processes that are not this job's, the kernel's too.
+        cores: how many there are.
+    """
+
+    at_ns: int
+    steal_s: float
+    others_s: float
+    cores: int
+
+
+class DeviceState(TypedDict):
+    """Null where nothing tells the state."""
+
+    before: Reading | CpuReading | None
+    after: Reading | CpuReading | None
+
+
+class Visit(TypedDict):
+    """One time that gamma 0 was measured: the first or the last thing in a job's visit."""
+
+    visit: str
+    when: Literal["first", "last"]
+    started: str
+    finished: str
+    device_state: DeviceState
 
 
 class Cell(TypedDict):
@@ -86,7 +114,11 @@ class Cell(TypedDict):
 
 
 class Block(TypedDict):
-    """The job that a timing record's cell was measured in, with the cells of every gamma."""
+    """What a timing record's cell was measured in, with the cells of every gamma.
+
+    Attributes:
+        gamma_order: of a visit that measures all of them.
+    """
 
     id: str
     seed: str
@@ -145,6 +177,15 @@ class Repetition(TypedDict):
         step_tokens: what each sequence got in each.
         counters: null where the engine's statistics are off.
         token_ids: by sequence, in the first timed repetition.
+        step_drafts: of how many sequences each engine step after the first token's verified a
+            draft; null where the engine's statistics are off.
+        visit: the job's visit to the block; `when` in it a repetition of gamma 0 was run.
+
+    A dial's also:
+        engine: plain (one that cannot speculate) or dial (one that could).
+        acceptance: probability that a token of a draft should hold; null where nothing is drafted.
+        pattern: geometric or whole; see `model.draws`.
+        lengths: tokens of each step's draft that were to be accepted, the same in every sequence.
     """
 
     index: int
@@ -156,6 +197,14 @@ class Repetition(TypedDict):
     step_tokens: NotRequired[list[list[int]]]
     counters: Counters | None
     token_ids: NotRequired[list[list[int]]]
+    step_drafts: NotRequired[list[int] | None]
+    visit: NotRequired[str]
+    when: NotRequired[Literal["first", "last"]]
+    engine: NotRequired[Literal["plain", "dial"]]
+    gamma: NotRequired[int]
+    acceptance: NotRequired[float | None]
+    pattern: NotRequired[Literal["geometric", "whole"] | None]
+    lengths: NotRequired[list[int]]
 
 
 class TraceRun(step.Run):
@@ -206,8 +255,21 @@ class SelfCheck(TypedDict):
     checks: list[Check]
 
 
+class Dial(TypedDict):
+    """`text_runs`: runs until a text drafted itself, by draft length."""
+
+    platform: str
+    batch: int
+    text_runs: NotRequired[dict[str, int]]
+
+
 class Record(TypedDict):
-    """Any kind of record; which parts beside the first seven it has is its kind's."""
+    """Any kind of record; which parts beside the first seven it has is its kind's.
+
+    Attributes:
+        visits: of a timing record at gamma 0, in the place of `device_state`.
+        shared_above: in no file; of the study that `record.held` reads it for, see `exclusions`.
+    """
 
     schema_version: int
     kind: Kind
@@ -221,7 +283,10 @@ class Record(TypedDict):
     prompt: NotRequired[Prompt]
     engine: NotRequired[Engine]
     device_state: NotRequired[DeviceState]
+    visits: NotRequired[list[Visit]]
+    shared_above: NotRequired[float]
     repetitions: NotRequired[list[Repetition]]
     microbenchmark: NotRequired[Microbenchmark]
     trace: NotRequired[Trace]
     self_check: NotRequired[SelfCheck]
+    dial: NotRequired[Dial]

@@ -60,6 +60,7 @@ FORMS = {
     "exact_divisor": (":", "exact divisor, counter τ"),
     "law": ("--", "step-time law, device time in ms"),
 }
+DIAL_MARKERS = {"geometric": "o", "whole": "s"}
 PREDICTED = {"color": "black", "markersize": 6, "markeredgewidth": 1.2}
 
 
@@ -374,33 +375,33 @@ def dial(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
         squeeze=False,
         layout="constrained",
     )
-    gammas = [g for g in study.gammas if g]
-    shades = plt.get_cmap("viridis")(np.linspace(0.1, 0.8, len(gammas)))
     for (p, n), pot, step in zip(each, *axes, strict=True):
         own = table.query("platform == @p.name and batch == @n")
+        colour = platform_colour(study, p.name)
         pot.set_title(f"{p.label}, N = {n}")
         step.set_xlabel("acceptance α, counted")
         for name, ax in (("pot_ms", pot), ("step_ms", step)):
             ax.plot([0], own.query("gamma == 0")[name], "k_", markersize=12)
-        for gamma, colour in zip(gammas, shades, strict=True):
+        for gamma in (g for g in study.gammas if g):
             rows = own.query("gamma == @gamma").sort_values("alpha")
             pot.plot(rows["alpha"], rows["predicted_ms"], "-", color=colour, linewidth=1)
             step.vlines(rows["alpha"], rows["step_ms_low"], rows["step_ms_high"], color=colour)
-            for pattern, marker in (("geometric", "o"), ("whole", "s")):
+            for pattern, marker in DIAL_MARKERS.items():
                 some = rows.query("pattern == @pattern")
                 style = {"color": colour, "markerfacecolor": face(p, colour), "markersize": 5}
                 pot.plot(some["alpha"], some["pot_ms"], marker, **style)
                 step.plot(some["alpha"], some["step_ms"], marker, **style)
+            label_line(step, f"γ = {gamma}", rows[["alpha", "step_ms"]].iloc[-1], colour)
     axes[0][0].set_ylabel("ms per output token")
     axes[1][0].set_ylabel("ms per step")
     for ax in axes[:, 0]:
         ax.set_ylim(bottom=0)
-    key = [Line2D([], [], color=c, label=f"γ = {g}") for g, c in zip(gammas, shades, strict=True)]
-    key += [
-        Line2D([], [], color=GREY, marker="o", linestyle="none", label="refused token by token"),
-        Line2D([], [], color=GREY, marker="s", linestyle="none", label="whole drafts or none"),
+    point = {"color": GREY, "linestyle": "none"}
+    key = [
+        Line2D([], [], marker=DIAL_MARKERS["geometric"], label="refused token by token", **point),
+        Line2D([], [], marker=DIAL_MARKERS["whole"], label="whole drafts or none", **point),
         Line2D([], [], color="black", marker="_", linestyle="none", label="nothing proposed"),
-        Line2D([], [], color=GREY, label="line: step-time law"),
+        Line2D([], [], color=GREY, label="step-time law"),
     ]
     figure.legend(handles=key, loc="outside upper center", ncols=4)
     return figure

@@ -55,7 +55,7 @@ def _page(study: Study, t: dict[str, pd.DataFrame], pictures: dict[str, str]) ->
         missed=t["acceptance"].query("not in_band").to_dict("records"),
         disturbed=disturbed(t),
         left_out=t["cells"].query("blocks_left_out > 0").to_dict("records"),
-        disagree=t["counter_agreement"].query("not agree").to_dict("records"),
+        disagree=t["counter_agreement"].query("agree == False").to_dict("records"),
         errors=errors_by_predictor(t["errors"]),
         acceptance=t["acceptance"].drop(columns=["decode_tokens", "accepted_first"]),
         agreement=t["counter_agreement"],
@@ -71,6 +71,12 @@ def _page(study: Study, t: dict[str, pd.DataFrame], pictures: dict[str, str]) ->
         shortfall=t["shortfall"].drop(columns=["tau", "coverage", "d", *LOSSES]),
         host_terms=t["host_terms"],
         host_answer=host_answer(study, t),
+        law_answer=law_answer(study, t),
+        law=t["law"].drop(columns=["origin", "calibrated_on", "by", "points"]).head(5),
+        advantages=t["advantages"].drop(columns=["origin", "calibrated_on", "cells"]),
+        dial_answer=dial_answer(t),
+        dial_slopes=t["dial_slopes"],
+        machinery=t["machinery"],
         device_verify_overhead=t["device_verify_overhead"],
         device_answer=device_answer(t["device_verify_overhead"]),
         vendor=t["vendor_verify_overhead"].drop(columns="source"),
@@ -199,6 +205,54 @@ def host_answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
     return (
         f"With h, calibrated on {study.calibration.label} alone, the held-out error of equation "
         f"(1) goes {equation}, that of the exact divisor {exact}."
+    )
+
+
+def law_answer(study: Study, t: dict[str, pd.DataFrame]) -> str:
+    """The law in its numbers, and how far off it is beside the noise and the plain ratio."""
+    row = t["law"].query("chosen").iloc[0]
+    terms = {"step": "a step", "verify": "a verify step", "gamma": "γ", "token": "drafted token"}
+    h = " + ".join(
+        f"{row[f'h_{k}_ms']:.2f} ms per {name}"
+        for k, name in terms.items()
+        if not pd.isna(row[f"h_{k}_ms"])
+    )
+    sentence = (
+        f"Calibrated by {'the dial' if row['by'] == 'dial' else 'its own cells'} on "
+        f"{study.calibration.label}: κ = {row['kappa']:.2f}"
+        f"{'' if row['kappa_fitted'] else ' (taken, not fitted)'}, h = {h or '0'}; points left out "
+        f"were off by {row['left_out_pct']:.1f}%."
+    )
+    held = t["errors"].query("cells_of == 'held out' and workload == 'all'")
+    if held.empty:
+        return sentence
+    error = held.set_index("predictor")
+    mine, ratio = error.loc["law"], error.loc["ratio_transfer"]
+    rivals = t["advantages"].query("predictor == 'ratio_transfer'")
+    gap = rivals.iloc[0]
+    decided = "decided" if gap["decided"] else "not decided"
+    return (
+        f"{sentence} On the held-out cells it is off by {mine['mape_pct']:.1f}% on average and "
+        f"{mine['max_pct']:.1f}% at most, where their noise floor is {mine['noise_pct']:.1f}%; "
+        f"ratio transfer by {ratio['mape_pct']:.1f}%. The difference of "
+        f"{gap['advantage_pct']:.1f} points has the interval {gap['advantage_pct_low']:.1f} to "
+        f"{gap['advantage_pct_high']:.1f}: which is better is {decided}."
+    )
+
+
+def dial_answer(t: dict[str, pd.DataFrame]) -> str:
+    """What the dial says of the law's first claim, and of the law."""
+    cells, slopes = t["dial"], t["dial_slopes"]
+    if cells.empty:
+        return ""
+    flat = slopes.eval("slope_pct_low <= 0 <= slope_pct_high")
+    known = slopes["slope_pct_low"].notna()
+    off = cells[cells["held_out"]]["error_pct"].abs()
+    held = f" The law is off by {off.mean():.1f}% on the held-out ones." if len(off) else ""
+    return (
+        f"Between no and full acceptance a step changes by {slopes['slope_pct'].median():+.1f}% in "
+        f"the median; in {(flat & known).sum()} of {known.sum()} cases the interval holds none."
+        f"{held}"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from ..errors import SpecamortError
+from ..model.draws import Dialled, dialled
 from .settings import Settings
 from .texts import text_sha256
 
@@ -35,6 +36,7 @@ class Platform:
     label: str
     gpu: str | None = None
     threads: int | None = None
+    shared_above: float | None = None  # cores that others may take; decides marks, no measurement
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,16 @@ class TraceCell:
         return f"{self.model}-c{self.context_tokens}-n{self.batch}-g{self.gamma}"
 
 
+@dataclass(frozen=True, order=True)
+class DialCell:
+    """What one dial record holds: every draft length and acceptance at a batch."""
+
+    batch: int
+
+    def __str__(self) -> str:
+        return f"n{self.batch}"
+
+
 @dataclass(frozen=True)
 class PromptSet:
     """Prompts of one workload and context, and what is generated after them.
@@ -124,6 +136,21 @@ class Tracing:
 
 
 @dataclass(frozen=True)
+class Dial:
+    """Attributes:
+    workload: whose text is drafted.
+    acceptances: probabilities that a token of a draft holds while those before it did.
+    patterns: geometric (token by token) or whole (all of a draft or nothing, at the same mean).
+    repetitions: of each draft length, acceptance and pattern.
+    """
+
+    workload: str
+    acceptances: tuple[float, ...]
+    patterns: tuple[str, ...]
+    repetitions: int
+
+
+@dataclass(frozen=True)
 class Study:
     name: str
     file: str
@@ -141,6 +168,7 @@ class Study:
     drafter: Drafter
     engine: EngineOptions
     tracing: Tracing
+    dial: Dial | None = None
     rehearses: str | None = None  # the study file that this one stands in for, see `rehearse`
 
     @property
@@ -203,6 +231,27 @@ class Study:
         decode = product(self.models, [self.tracing.context_tokens], [1], [0])
         cells = dict.fromkeys(TraceCell(*c) for c in (*verify, *decode))
         return sorted(cells, key=lambda c: (list(self.models).index(c.model), c.gamma))
+
+    @property
+    def dial_cells(self) -> list[DialCell]:
+        return [DialCell(n) for n in self.batches] if self.dial else []
+
+    @property
+    def dialled(self) -> list[Dialled]:
+        """What a dial's round asks for at each batch, once each."""
+        if not self.dial:
+            return []
+        return dialled(self.gammas, self.dial.acceptances, self.dial.patterns)
+
+    @property
+    def dial_steps(self) -> int:
+        """Decode steps of a platform's dial at most: no draft holds, and texts settle late."""
+        if not self.dial:
+            return 0
+        texts = 4 * sum(self.tokens_to_generate(g) for g in self.gammas)
+        plain = 2 * (self.warmup + self.dial.repetitions) * self.tokens_to_generate(0)
+        rounds = sum(self.tokens_to_generate(d.gamma) for d in self.dialled)
+        return len(self.batches) * (texts + plain + self.dial.repetitions * rounds)
 
     @property
     def reading_cost_cell(self) -> Cell:
@@ -291,6 +340,27 @@ class Study:
             "tokens": self.trace_tokens(cell.gamma),
             "tracer": self.tracing.tracer,
             "pairs": self.tracing.pairs,
+        }
+
+    def dial_settings(self, platform: str, cell: DialCell) -> Settings:
+        """Everything a platform's dial at a batch depends on, and nothing else.
+
+        `gamma` is the most that its engine can draft.
+        """
+        assert self.dial
+        w = self.workloads[self.dial.workload]
+        return self._where(platform, w, Cell(w.name, cell.batch, max(self.gammas))) | {
+            # a text drafts itself; a lookup only chooses which passage is copied
+            "drafter": self.drafter if w.kind == "repeat" else None,
+            "model": asdict(self.model),
+            "context_tokens": self.context_tokens,
+            "gammas": list(self.gammas),
+            "output_tokens": [self.tokens_to_generate(g) for g in self.gammas],
+            "acceptances": list(self.dial.acceptances),
+            "patterns": list(self.dial.patterns),
+            "warmup": self.warmup,
+            "repetitions": self.dial.repetitions,
+            "seed": self.seed,
         }
 
     def microbench_settings(self, platform: str) -> Settings:

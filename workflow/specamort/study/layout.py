@@ -97,6 +97,14 @@ KINDS = {
             cells=lambda s: ["on", "off"],
             settings=lambda s, p, c: s.timing_settings(p, s.reading_cost_cell),
         ),
+        JobKind(
+            rule="dial",
+            kind="dial",
+            folder="dial/{platform}",
+            platforms=lambda s: s.platforms if s.dial else [],
+            cells=lambda s: s.dial_cells,
+            settings=lambda s, p, c: s.dial_settings(p, c),
+        ),
     )
 }
 

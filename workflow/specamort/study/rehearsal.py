@@ -59,6 +59,8 @@ def rehearsal(raw: dict[str, Any], file: str, full: bool = False) -> dict[str, A
         made |= {"warmup": 1, "repetitions": 1, "output_tokens": 1 + 2 * verify}
         first = min(tracing["tokens"])
         tracing |= {"pairs": 1, "tokens": [first, first + 2 * verify]}
+        if "dial" in made:
+            made["dial"]["repetitions"] = 1
     return made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import SpecamortError
-from .grid import Model, Platform, Study, Tracing, Workload
+from .grid import Dial, Model, Platform, Study, Tracing, Workload
 from .schema import validator
 from .texts import read_text, texts
 from .yaml_file import load_yaml
@@ -25,11 +25,12 @@ def read_study(path: str | Path) -> Study:
 
 def parse_study(raw: dict[str, Any], file: str) -> Study:
     """The study in the mapping `raw`; see `read_study`."""
+    _no_drafter(raw, file)
     _validate(raw, file)
     rest: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v
         for k, v in raw.items()
-        if k not in ("model", "platforms", "workloads", "tracing")
+        if k not in ("model", "platforms", "workloads", "tracing", "dial")
     }
     tracing = raw["tracing"]
     study = Study(
@@ -44,10 +45,27 @@ def parse_study(raw: dict[str, Any], file: str) -> Study:
                 "models": tuple(Model(**m) for m in tracing["models"]),
             }
         ),
+        dial=_dial(raw["dial"]) if "dial" in raw else None,
         **rest,
     )
     _check(study)
     return study
+
+
+def _dial(raw: dict[str, Any]) -> Dial:
+    # 1 and 1.0 are one acceptance, in a hash as well
+    acceptances = tuple(map(float, raw["acceptances"]))
+    return Dial(**raw | {"acceptances": acceptances, "patterns": tuple(raw["patterns"])})
+
+
+def _no_drafter(raw: Any, file: str) -> None:
+    """The schema would only say that there is no such drafter."""
+    drafter = raw.get("drafter") if isinstance(raw, dict) else None
+    if isinstance(drafter, dict) and drafter.get("method") == "dial":
+        raise SpecamortError(
+            f"{file}: drafter.method: a dial is no drafter of the study's cells; leave ngram here "
+            "and ask for it in a section of its own, `dial:` (docs/configuration.md)"
+        )
 
 
 def _check(study: Study) -> None:
@@ -92,6 +110,11 @@ def _check(study: Study) -> None:
             refuse(
                 f"platforms.{p.name}.{other}", f"means nothing for a {p.device} platform; remove it"
             )
+        if p.device == "cuda" and p.shared_above is not None:
+            refuse(
+                f"platforms.{p.name}.shared_above",
+                "means nothing for a cuda platform, where any other process is told; remove it",
+            )
     for gamma in study.gammas:
         short, long = study.trace_tokens(gamma)
         if short == long:
@@ -104,7 +127,27 @@ def _check(study: Study) -> None:
         if w.text not in texts():
             refuse(f"workloads.{w.name}.text", f"no text is {w.text!r:.80}; name one of {texts()}")
         read_text(w.text)
+    if study.dial:
+        _check_dial(study, study.dial, refuse)
     _check_size(study, refuse)
+
+
+def _check_dial(study: Study, dial: Dial, refuse: Callable[[str, str], NoReturn]) -> None:
+    if study.engine["model_runner"] != "v1":
+        refuse(
+            "engine.model_runner",
+            f"is {study.engine['model_runner']}, on which vLLM takes no proposer of one's own, and "
+            "a dial is one; say v1, or remove the section dial",
+        )
+    if dial.workload not in study.workloads:
+        known = ", ".join(study.workloads)
+        refuse("dial.workload", f"no workload is {dial.workload!r:.80}; name one of {known}")
+    if study.workloads[dial.workload].sampling.get("temperature", 0) > 0:
+        refuse(
+            "dial.workload",
+            f"{dial.workload} samples at a temperature, and what is drafted must be what comes; "
+            "name a greedy one",
+        )
 
 
 def _check_size(study: Study, refuse: Callable[[str, str], NoReturn]) -> None:
@@ -120,6 +163,7 @@ def _check_size(study: Study, refuse: Callable[[str, str], NoReturn]) -> None:
         ("context_tokens", max(study.batches) * study.max_model_len, "tokens in a batch", 10**8),
         ("tracing.context_tokens", longest, "tokens in a batch", 10**8),
         ("repetitions", steps * (study.warmup + study.repetitions), "steps in a block", 10**9),
+        ("dial.repetitions", study.dial_steps, "steps of a dial", 10**9),
         ("tracing.pairs", steps_traced * study.tracing.pairs, "traced steps", 10**9),
     ):
         if number > most:

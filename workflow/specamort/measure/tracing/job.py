@@ -50,10 +50,9 @@ def trace_platform(
             bar.set_description(f"{platform.name} {model} gamma {gamma}")
             output = results / "traces" / platform.name / f"{model}-g{gamma}"
             started = now()
-            before = state(platform)
             runs, used = traced_runs(study, platform, group, output, start)
             prompts_sha256 = used.pop("prompts_sha256", {})
-            device_state = {"before": before, "after": state(platform)}
+            states = used.pop("device_states")
             for cell in group:
                 for pair in runs[str(cell)]:  # refused here, while it can be traced again
                     _require_step(pair, cell)
@@ -71,7 +70,7 @@ def trace_platform(
                             "tokens": cell.context_tokens,
                             "sha256": prompts_sha256.get(str(cell), []),
                         },
-                        "device_state": device_state,
+                        "device_state": states[str(cell)],
                         "trace": {
                             "platform": platform.name,
                             **asdict(cell),
@@ -106,7 +105,8 @@ def trace_engine(
     Returns:
         By cell, its pairs: `untraced` and `traced`, each the shorter and the longer run. A run's
         `trace` is the index of its trace in the order in which the tracer wrote them. And what
-        the engine really used.
+        the engine really used, with the hashes of each cell's prompts and the device's state
+        before and after its runs.
     """
     model, gamma = cells[0].model, cells[0].gamma
     tokens = study.trace_tokens(gamma)
@@ -122,6 +122,7 @@ def trace_engine(
     )
     found: dict[str, list[dict]] = {}
     prompts_sha256: dict[str, list[str]] = {}
+    states: dict[str, dict] = {}
     traced = 0
     try:
         for cell in cells:
@@ -144,6 +145,7 @@ def trace_engine(
                     "trace": trace,
                 }
 
+            before = state(platform)
             for length in tokens:  # the first of each length compiles
                 run(length)
             pairs = []
@@ -154,10 +156,11 @@ def trace_engine(
                     traced += 1
                 pairs.append(pair)
             found[str(cell)] = pairs
+            states[str(cell)] = {"before": before, "after": state(platform)}
     finally:
         # Kineto has written its traces; under nsys a worker that is killed spoils the last one.
         engine.close(60 if study.tracing.tracer == "nsys" else 1)
-    return found, engine.used | {"prompts_sha256": prompts_sha256}
+    return found, engine.used | {"prompts_sha256": prompts_sha256, "device_states": states}
 
 
 def traced_runs(

@@ -8,6 +8,7 @@ from specamort.analysis import (
     cells,
     dial,
     law,
+    origins,
     predictions,
     repetitions,
 )
@@ -34,15 +35,14 @@ def hot():
     return {"before": synthetic.reading(), "after": synthetic.reading(throttle_reasons=0x40)}
 
 
-def analysed(study, records, benches):
+def analysed(study, records, benches, dialled=()):
     table = cells.cells(repetitions.repetitions(records), study.seed)
     d = calibration.verify_overhead(study, benches)
     calibrated = calibration.acceptance(study, table)
     host = calibration.host_terms(study, table, calibrated, d)
-    nothing = dial.cells(dial.repetitions([]), 0)
-    points = law.points(study, table, d, nothing)
+    points = law.points(study, table, d, dial.cells(dial.repetitions(dialled), 0))
     best, laws = law.law(points)
-    everything = predictions.Calibrated(calibrated, host, best)
+    everything = predictions.Calibrated(calibrated, host, best, origins.words(points["by"]))
     return calibrated, host, laws, predictions.predictions(study, table, d, everything)
 
 

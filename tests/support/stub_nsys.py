@@ -56,7 +56,9 @@ def profile(arguments: list[str]) -> None:
                 report = {"steps": steps, "rows": rows, "seed": n}
                 Path(f"{output}.{n}.nsys-rep").write_text(json.dumps(report))
             runs[cell].append(pair)
-    Path(flags["--output"], "runs.json").write_text(json.dumps([runs, synthetic.ENGINE]))
+    states = {cell: {"before": None, "after": None} for cell in runs}
+    used = synthetic.ENGINE | {"device_states": states}
+    Path(flags["--output"], "runs.json").write_text(json.dumps([runs, used]))
 
 
 def export(arguments: list[str]) -> None:

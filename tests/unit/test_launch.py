@@ -281,18 +281,18 @@ def test_what_ended_an_attempt_decides_what_grows(site, root, tmp_path):
         return asks["runtime"](wildcards, attempt), asks["mem_mb"](wildcards, attempt)
 
     first = asked(1)
-    assert asked() == first == (83, 65536)
+    assert asked() == first == (99, 65536)
     resources.ENDED["measure", ("study", "h100", "2"), "TIMEOUT"] += 1
     resources.ENDED["measure", ("study", "h100", "1"), "FAILED"] += 1
     assert asked() == first
     resources.ENDED["measure", ("study", "h100", "1"), "OUT_OF_MEMORY"] += 1
-    assert asked() == (83, 131072)
+    assert asked() == (99, 131072)
     resources.ENDED["measure", ("study", "h100", "1"), "OUT_OF_MEMORY"] += 1
     resources.ENDED["measure", ("study", "h100", "1"), "TIMEOUT"] += 1
     assert asked() == (120, 180000)  # what the partition gives at most
     site(sinfo=None)
     resources._limits.cache_clear()
-    assert asked() == (166, 196608)
+    assert asked() == (198, 196608)
     resources.ENDED.clear()
     resources._limits.cache_clear()
 

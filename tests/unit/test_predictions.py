@@ -34,8 +34,8 @@ def test_circular_predictors_only_where_held_out(made, local):
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.randoms(use_true_random=False))
-def test_held_out_cells_never_leak(local, rng):
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_held_out_cells_never_leak(local, rng, by_dial):
     """Change every held-out speculative cell at random: nothing calibrated moves, and neither
     does any prediction, since a held-out platform gives only its baseline and its own d."""
     bench = synthetic.microbenchmark(local) | {"origin": "synthetic"}
@@ -59,8 +59,25 @@ def test_held_out_cells_never_leak(local, rng):
             run["counters"]["accepted"] = rng.randint(0, run["counters"]["drafted"])
             run["decode_steps"] += rng.randint(0, 9)
 
-    *before, predicted_before = analysed(local, study_records(lambda one: None), benches)
-    *after, predicted_after = analysed(local, study_records(scramble), benches)
+    def dialled(change):
+        for p in local.platforms.values() if by_dial else []:
+            for n in local.batches:
+                one = synthetic.dial(local, p.name, n, dict.fromkeys(local.gammas, 0.1), 0.02)
+                if p.role == "heldout":
+                    change(one)
+                yield one
+
+    def scramble_dial(one):
+        for run in one["repetitions"]:
+            for s in run["sequences"]:
+                s["pot_ms"] *= rng.uniform(0.1, 10)
+
+    *before, predicted_before = analysed(
+        local, study_records(lambda one: None), benches, dialled(lambda one: None)
+    )
+    *after, predicted_after = analysed(
+        local, study_records(scramble), benches, dialled(scramble_dial)
+    )
     for one, other in zip(before, after, strict=True):
         pd.testing.assert_frame_equal(one, other)
     pd.testing.assert_series_equal(

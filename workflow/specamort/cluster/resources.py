@@ -22,9 +22,9 @@ ENDED: Counter[tuple[str, tuple[str, ...], str | None]] = Counter()
 def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
     """What a job may take: every gamma's engine start and every repetition at full length.
 
-    A block measures gamma 0 twice. Tracing starts an engine more for each model; a dial starts three and no more for its draft
-    lengths; a self-check starts two and decodes little, and every job on a node with other software
-    makes its own first.
+    A block measures gamma 0 twice. Tracing starts an engine more for each model; a dial starts
+    three and no more for its draft lengths; a self-check starts two and decodes little, and every
+    job on a node with other software makes its own first.
     """
     if rule == "self_check":
         return ceil(_MARGIN * 2 * request.start_minutes)

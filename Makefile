@@ -69,8 +69,9 @@ check: dev  ## lint, types and the unit tests that need no engine, in the light 
 	$(DEV)/pytest tests/unit -n auto --maxprocesses 8
 
 test: env  ## everything, the real engine included
-	$(BIN)/pytest -n auto tests/unit tests/workflow tests/attacks
-	$(BIN)/pytest tests/engine tests/cluster
+	$(BIN)/pytest -n auto --dist loadscope --no-loadscope-reorder \
+	  tests/engine tests/unit tests/workflow tests/attacks  # the long ones first, side by side
+	$(BIN)/pytest tests/cluster
 
 cluster-test: env  ## the DAG through a real SLURM on this machine (Debian, as root)
 	tests/cluster/slurm-cluster start

@@ -57,7 +57,8 @@ FileBackupMixin.restore_output = lambda self, path: False
 onstart:
     try:
         if CLUSTER:
-            require_site(REQUESTED, CLUSTER)
+            # a controller outlasts an outage; who types the command is told at once
+            require_site(REQUESTED, CLUSTER, patience_s=3600 if SLURM_JOB else 0)
         claim(RESULTS, SLURM_JOB)
         if all(map(is_there, STUDY.models.values())):
             check_prompts(STUDY)

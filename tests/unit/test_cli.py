@@ -98,6 +98,8 @@ def test_a_closed_stream_does_not_matter(closed):
         ("status", "--study", "http://me:hunter2@host/study.yaml"),
         ("status", "--study", "a.yaml", "me:hunter2@host"),
         ("plan", "http://me:hunter2@host"),
+        ("status", "--study", "http://me:hun hunter2@host/x"),
+        ("plan", "--uri", "a:" * 60_000 + "hunter2@host"),
     ],
 )
 def test_an_address_in_the_wrong_place_is_not_repeated_with_its_password(capsys, argv):

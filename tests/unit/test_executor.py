@@ -46,13 +46,14 @@ class Stub:
         self.monkeypatch = monkeypatch
         ENDED.clear()
 
-    def look(self, state, after_s=0.0):
+    def look(self, state, after_s=0.0, by_sacct=False):
         """One round of questions; True if the job is taken to go on."""
 
         def states(ids):
             if isinstance(state, Exception):
                 raise state
-            return {} if state is None else {"7": state}
+            found = {} if state is None else {"7": state}
+            return ({}, found) if by_sacct else (found, {})
 
         self.clock += after_s
         self.monkeypatch.setattr(slurm, "states", states)
@@ -88,6 +89,16 @@ def test_a_forgotten_job_without_its_files_failed_once_they_cannot_come_any_more
     assert not stub.look(None, 1)
     assert stub.ended == ["SLURM job 7: gone from the queue, without what it was to write. "]
     assert stub.job.attempt == 1
+
+
+def test_a_job_that_only_sacct_says_to_run_has_ended_with_its_files_or_in_the_end(stub):
+    """slurmdbd was away when it ended, and may never hear of it."""
+    assert stub.look("RUNNING") and stub.look("RUNNING", 3000, by_sacct=True)
+    assert not stub.look("RUNNING", 700, by_sacct=True)
+    assert "gone from the queue" in stub.ended[0]
+    stub.info.aux.pop("state")
+    stub.output.touch()
+    assert not stub.look("RUNNING", by_sacct=True) and stub.ended[1:] == ["success"]
 
 
 def test_who_cancels_a_job_wants_it_gone(stub):
@@ -147,6 +158,7 @@ def test_nothing_is_submitted_until_slurm_answers(stub, monkeypatch):
     def states(ids):
         if answer := next(answers):
             raise answer
+        return {}, {}
 
     monkeypatch.setattr(slurm, "states", states)
     naps = []

@@ -84,3 +84,10 @@ def test_a_command_is_done_when_it_ends_whatever_it_leaves_behind(tmp_path):
     os.kill(int((tmp_path / "pid").read_text()), 9)
     with pytest.raises(SpecamortError, match="nowhere is not here"):
         files.run_command("nowhere")
+
+
+def test_a_users_defaults_hide_nothing_and_a_full_disk_neither(monkeypatch, tmp_path):
+    """SLURM's tools write nothing to a full disk, and say that all is well."""
+    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    assert files.run_command("bash", "-c", "echo ${SQUEUE_STATES-all}") == "all\n"

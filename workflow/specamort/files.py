@@ -5,12 +5,12 @@ import fcntl
 import os
 import signal
 import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import SpecamortError, Unreadable
 
@@ -101,14 +101,23 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+# a user's defaults for SLURM's tools, which would hide jobs from us
+_FILTERS = ("SQUEUE_", "SACCT_", "SINFO_")
+
+
+def _memory() -> BinaryIO:
+    return open(os.memfd_create("said"), "w+b")
+
+
 def run_command(*command: str, timeout_s: float = 30) -> str:
     """A command's output.
 
     Raises:
         SpecamortError: it is not here, fails, or does not answer.
     """
-    # files, not pipes: what a command leaves behind may hold a pipe open for ever
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
+    # files, not pipes: what a command leaves behind may hold a pipe open for ever; and in memory,
+    # since SLURM's tools say nothing, and that all is well, where a disk is full
+    with _memory() as said, _memory() as complaint:
         try:
             # a session of its own, so that what it starts ends with it
             run = subprocess.Popen(
@@ -117,6 +126,7 @@ def run_command(*command: str, timeout_s: float = 30) -> str:
                 stdout=said,
                 stderr=complaint,
                 start_new_session=True,
+                env={k: v for k, v in os.environ.items() if not k.startswith(_FILTERS)},
             )
         except OSError as e:
             raise SpecamortError(f"{command[0]} is not here; run this on a login node") from e

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import select
 import signal
 import sys
@@ -70,9 +69,19 @@ def _nobody_reads() -> bool:
 
 
 def _on_one_line(text: str) -> str:
-    # an address may carry a password, wherever it was written by mistake
-    text = re.sub(r"\S*://\S*@\S*|\S+:\S+@\S+", "[an address with a password]", text)
+    text = _without_passwords(text)
     return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
+
+
+def _without_passwords(text: str) -> str:
+    """Without what an address may carry, wherever it was written by mistake, even in two words."""
+    hidden = "[an address with a password]"
+    if "://" in text and "@" in text[(at := text.index("://")) :]:
+        start = max(text.rfind(" ", 0, at), text.rfind("\n", 0, at)) + 1
+        rest = text[text.rindex("@") :].split(maxsplit=1)[1:]
+        text = " ".join([text[:start] + hidden, *rest])
+    words = (hidden if ":" in w.rpartition("@")[0] else w for w in text.split(" "))
+    return " ".join(words)
 
 
 class _Parser(argparse.ArgumentParser):

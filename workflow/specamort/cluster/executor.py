@@ -97,7 +97,7 @@ async def check_active_jobs(
     self.next_seconds_between_status_checks = settings.init_seconds_before_status_checks
     try:
         ids = [j.external_jobid for j in active_jobs]
-        states = await asyncio.to_thread(slurm.states, ids) if ids else {}
+        queue, told = await asyncio.to_thread(slurm.states, ids) if ids else ({}, {})
     except SpecamortError as e:
         self.logger.warning(f"specamort: {e}; {len(active_jobs)} jobs are taken to go on")
         for j in active_jobs:
@@ -105,13 +105,17 @@ async def check_active_jobs(
         return
     latency = self.workflow.execution_settings.latency_wait
     for j in active_jobs:
-        state = states.get(j.external_jobid)
+        state = queue.get(j.external_jobid) or told.get(j.external_jobid)
+        forgotten = j.external_jobid not in queue and state not in {*_OVER, "COMPLETED"}
         if "state" not in j.aux or j.aux["state"] != state:
             j.aux |= {"state": state, "since": time.monotonic()}
-        patience = _REQUEUE_S if state in _PERHAPS_REQUEUED else 0 if state else latency
-        if state == "COMPLETED" or (not state and is_done(j.job)):
+        patience = _REQUEUE_S if state in _PERHAPS_REQUEUED else 0
+        if forgotten:
+            # sacct may learn that it has ended when slurmdbd is back, or never
+            patience = _PATIENCE_S if state else latency
+        if state == "COMPLETED" or (forgotten and is_done(j.job)):
             _succeeded(self, j)
-        elif (not state or state in _OVER) and time.monotonic() - j.aux["since"] >= patience:
+        elif (forgotten or state in _OVER) and time.monotonic() - j.aux["since"] >= patience:
             _failed(self, j, state)
         else:
             yield j
@@ -125,7 +129,8 @@ def _succeeded(executor: Any, j: Any) -> None:
 
 
 def _failed(executor: Any, j: Any, state: str | None) -> None:
-    job, said = j.job, state or "gone from the queue, without what it was to write"
+    gone = "gone from the queue, without what it was to write"
+    job, said = j.job, state if state in _OVER else gone
     if state == "CANCELLED":
         # whoever cancels a job wants it gone
         job.attempt = job.restart_times + 1

@@ -5,6 +5,7 @@ Each check is a line, `pass` or `fix` with what to do. Runs on a login node, nee
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from ..study.model_files import is_there, model_dir
 from ..study.prompt_check import check_prompts
 from .cluster_file import USER_FILE, Cluster, ControllerRequest, Request, user_setting
 from .resources import block_minutes, memory_mb
-from .slurm import Limit, Site, read_site
+from .slurm import Limit, Site, is_here, read_site
 
 _SHARED = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs", "fuse.glusterfs"}
 _SPACE_GB = 20
+_PAUSE_S = 20
 
 
 def preflight(study: Study, cluster: Cluster, results: Path) -> list[Check]:
@@ -36,13 +38,26 @@ def preflight(study: Study, cluster: Cluster, results: Path) -> list[Check]:
     return [*slurm, *_here(study, results), *_tracer(study, cluster)]
 
 
-def require_site(study: Study, cluster: Cluster) -> None:
+def require_site(study: Study, cluster: Cluster, patience_s: float = 0) -> None:
     """Nothing is submitted to a site that does not have what the cluster file names.
+
+    Args:
+        patience_s: how long to ask again while SLURM is here and does not answer.
 
     Raises:
         SpecamortError: what is wrong, each with its mending.
     """
-    checks = check_site(study, cluster, read_site(), user_setting("account"))
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            site = read_site()
+            break
+        except SpecamortError as e:
+            if time.monotonic() >= end or not is_here():
+                raise
+            print(f"specamort: {e}; waiting until SLURM answers", flush=True)
+            time.sleep(_PAUSE_S)
+    checks = check_site(study, cluster, site, user_setting("account"))
     if wrong := [f"{c.what}: {c.fix}" for c in checks if c.fix]:
         raise SpecamortError("; ".join(wrong) + "; nothing was submitted")
 

@@ -111,8 +111,8 @@ def live_jobs(checkout: Path) -> list[Job]:
     Raises:
         SpecamortError: squeue is not here, does not answer, or says what cannot be read.
     """
-    # a comment of somebody's may hold what divides the fields
-    row = r"([^|]+)\|(\w+)\|(.*)\|([^|]*)\|([^|]*)\|([^|]*)"
+    # a comment of somebody's may hold what divides the fields, and so may a folder
+    row = r"([^|]+)\|(\w+)\|(rule_[^|]*|.*?)\|(.*)\|([^|]*)\|([^|]*)"
     asked = ("-h", "-u", str(os.getuid()), "-o", "%i|%T|%k|%Z|%N|%M")
     return [
         Job(number, state, what, node, _seconds(elapsed) or 0)
@@ -121,24 +121,28 @@ def live_jobs(checkout: Path) -> list[Job]:
     ]
 
 
-def states(ids: list[str]) -> dict[str, str]:
+def states(ids: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """SLURM's state of this user's jobs by id, of those that have ended too.
 
     Args:
-        ids: jobs to ask sacct about when squeue has forgotten them; one that it does not know
-            either is absent.
+        ids: jobs to ask sacct about when squeue has forgotten them.
+
+    Returns:
+        What squeue says, and what sacct says of those that squeue does not know: where slurmdbd was
+        away that may be RUNNING for ever.
 
     Raises:
         SpecamortError: squeue is not here, does not answer, or says what cannot be read.
     """
     row = r"([^|]+)\|(\w+)[^|]*"
     mine = str(os.getuid())
-    found = dict(_rows("squeue", row, "-h", "-t", "all", "-u", mine, "-o", "%i|%T"))
-    if lost := [i for i in ids if i not in found]:
+    queue = dict(_rows("squeue", row, "-h", "-t", "all", "-u", mine, "-o", "%i|%T"))
+    told: dict[str, str] = {}
+    if lost := [i for i in ids if i not in queue]:
         with suppress(SpecamortError):
             # it says `CANCELLED by 1000`
-            found |= dict(_rows("sacct", row, "-nXP", "-j", ",".join(lost), "-o", "JobIDRaw,State"))
-    return found
+            told |= dict(_rows("sacct", row, "-nXP", "-j", ",".join(lost), "-o", "JobIDRaw,State"))
+    return queue, told
 
 
 def step_states(job: str) -> set[str]:

@@ -113,7 +113,7 @@ def measured(clone):
 def test_records_to_report_and_nothing_more_to_do(measured):
     page = (measured / "results/small/report.html").read_text()
     assert "Every number on this page is synthetic" in page
-    assert page.count("data:image/svg+xml;base64,") == 7
+    assert page.count("data:image/svg+xml;base64,") == 8
     assert 'src="http' not in page and 'href="http' not in page
     assert "synthetic" in (measured / "results/small/figures/figure1_speedup.svg").read_text()
     again = snakemake(measured, "-n", "--configfile", "config/small.yaml")

@@ -73,7 +73,7 @@ def measure_block(
                 if when:
                     where = cell.workload, cell.batch
                     made = _baseline(made, visit, when, baselines.get(where)) | about
-                    block.extend(cell, made)
+                    block.write(cell, made)
                     baselines[where] = made
                 else:
                     block.write(cell, made | about)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ..analysis.law import read_law
 from ..analysis.predictions import LAW
-from ..analysis.tables import ANEW, finished
+from ..analysis.tables import ANEW, NAMES, finished
 from ..errors import SpecamortError
 from ..model.law import TERMS
 from ..study.grid import Study
@@ -49,6 +49,7 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     if batch not in study.batches:
         known = ", ".join(map(str, study.batches))
         raise SpecamortError(f"{study.file}: batch {batch} is not in it; it has {known}")
+    _require_whole(study, results)
     here = {"platform": platform, "batch": batch}
     grid: dict[str, list[Any]] = {
         "workload": list(study.workloads),
@@ -77,6 +78,18 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
         error=float(errors["mape_pct"].max()) / 100 if len(errors) else 0.0,
         source=f"study {study.name}{synthetic}, {platform}, N = {batch}",
     )
+
+
+def _require_whole(study: Study, results: Path) -> None:
+    """Tables are written together: where one is damaged, none is trusted.
+
+    Raises:
+        SpecamortError: one is not there, or not as it was written.
+    """
+    for name in NAMES:
+        if "origin" not in finished(study, results, name):
+            file = results / "tables" / f"{name}.csv"
+            raise SpecamortError(f"{file}: has no column origin; {ANEW}")
 
 
 def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:

@@ -66,13 +66,6 @@ class Block:
                 raise self._taken()
             record.write(self._partial / f"{cell}.json", content)
 
-    def extend(self, cell: Cell, content: dict[str, Any]) -> None:
-        """Write a record that begins with the repetitions of the one in its place, if any."""
-        with self._alone():
-            if self._owner_now() != self._owner:
-                raise self._taken()
-            record.extend(self._partial / f"{cell}.json", content)
-
     def __exit__(self, failed: object, *_: object) -> None:
         if failed:
             return

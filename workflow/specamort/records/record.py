@@ -51,29 +51,14 @@ def envelope(study: Study, kind: str, settings: Settings, provenance: dict) -> d
 def write(path: Path, record: dict[str, Any]) -> None:
     """Validate and write one record atomically; one that is there already is set aside first.
 
+    Not so one by the same job whose repetitions it begins with: a baseline that grows.
+
     Raises:
         SpecamortError: it would not be read again as a record, or the disk refuses.
     """
     text = _checked(path, record)
     with atomic(path, _supersede) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def extend(path: Path, record: dict[str, Any]) -> None:
-    """As `write`, but in the place of a record whose repetitions it begins with.
-
-    Raises:
-        SpecamortError: as `write`; or it lacks some of them, and the old record stays.
-    """
-    text = _checked(path, record)
-    with suppress(FileNotFoundError):
-        old = json.loads(path.read_bytes())["repetitions"]
-        if json.loads(text)["repetitions"][: len(old)] != old:
-            raise SpecamortError(
-                f"{path}: is not written anew, since repetitions in it would be lost; another job "
-                "measures the block, let one of them end"
-            )
-    files.write_text(path, text)
 
 
 def _checked(path: Path, record: dict[str, Any]) -> str:
@@ -103,10 +88,22 @@ def move(source: Path, target: Path) -> None:
 
 
 def _supersede(new: Path, path: Path) -> None:
-    if path.exists():
-        with suppress(FileNotFoundError):  # another job moved it away
+    with suppress(FileNotFoundError):  # there is none, or another job moved it away
+        if not _grows(path, new):
             set_aside(path)
     os.replace(new, path)
+
+
+def _grows(old: Path, new: Path) -> bool:
+    """Whether a record of the same job holds all repetitions of the old one, and more."""
+    try:
+        before, after = (json.loads(p.read_bytes()) for p in (old, new))
+        runs, job = before["repetitions"], ("host", "job_id", "job_started")
+        one, other = ([r["provenance"].get(k) for k in job] for r in (before, after))
+        more = len(after["repetitions"]) > len(runs)
+        return more and one == other and runs == after["repetitions"][: len(runs)]
+    except (ValueError, LookupError, TypeError, AttributeError):  # damaged, or without any
+        return False
 
 
 def set_aside(path: Path) -> None:

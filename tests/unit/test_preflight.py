@@ -46,18 +46,18 @@ def test_each_wrong_name_is_told_with_what_there_is(checked):
 
 
 def test_the_first_request_is_held_against_the_partitions_limits(checked):
-    """The longest of a platform's jobs: 98 minutes of tracing on h100 and on h200."""
+    """The longest of a platform's jobs: 99 minutes of a block, on h100 and on h200."""
     limits = {
         "gpu-h100": Limit(minutes=60, cpus=4, mem_mb=65535),
-        "gpu-h200": Limit(minutes=98, cpus=8, mem_mb=65536),
+        "gpu-h200": Limit(minutes=99, cpus=8, mem_mb=65536),
     }
     lines = checked(Site(SITE.partitions, SITE.accounts, limits))
     time, cpus, memory = [c for c in lines if c.startswith("fix")]
-    assert "h100: 98 minutes: gpu-h100 gives 60 at most; lower" in time
+    assert "h100: 99 minutes: gpu-h100 gives 60 at most; lower" in time
     assert "platforms.h100.start_minutes or .step_ms" in time and "change" in time
     assert "h100: 8 CPUs: gpu-h100 gives 4 at most; lower" in cpus
     assert "h100: 65536 MB of memory: gpu-h100 gives 65535 at most; lower" in memory
-    assert "pass  h200: 98 minutes" in lines and "pass  h200: 65536 MB of memory" in lines
+    assert "pass  h200: 99 minutes" in lines and "pass  h200: 65536 MB of memory" in lines
 
 
 def test_an_account_that_cannot_be_checked_is_left_to_sbatch(checked):

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from ..model import equation
-from ..records.types import Record, Repetition
+from ..records.types import Record
 from .calibration import with_verify_overhead
 from .cells import block_draws, block_medians, interval, resampled_median
 from .origins import merged, words
-from .repetitions import CELL, counted, device_exclusions, run_counters
+from .repetitions import CELL, counted, device_exclusions, one_of_each_text, run_counters
 
 
 def host_residuals(
@@ -91,7 +91,10 @@ def counter_agreement(table: pd.DataFrame, records: Iterable[Record]) -> pd.Data
     rows = [
         {k: v for k, v in r["cell"].items() if k in CELL}
         | {"origin": r["origin"], "exclusions": device_exclusions(r)}
-        | {k: sum(run_counters(x)[k] for x in _texts(r)) for k in ("drafted", "accepted")}
+        | {
+            k: sum(run_counters(x)[k] for x in one_of_each_text(r["repetitions"]))
+            for k in ("drafted", "accepted")
+        }
         for r in records
     ]
     both = merged(table, pd.DataFrame(rows), on=CELL, suffixes=("", "_counter_run"))
@@ -107,11 +110,6 @@ def counter_agreement(table: pd.DataFrame, records: Iterable[Record]) -> pd.Data
     out["agree"] = (out["z"].abs() <= 3).astype(object).mask(nothing, None)
     out["exclusions"] = both["exclusions"]
     return out
-
-
-def _texts(r: Record) -> Iterable[Repetition]:
-    """One repetition of each text."""
-    return {tuple(s["sha256"] for s in x["sequences"]): x for x in r["repetitions"]}.values()
 
 
 def reading_cost(on: Record, off: Record) -> dict[str, object]:

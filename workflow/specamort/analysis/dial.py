@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..records.types import Record
-from .cells import Floats, interval, resampled_median
+from .cells import RESAMPLES, Floats, interval, resampled_median
 from .origins import words
 from .repetitions import device_exclusions, run_counters
 
@@ -171,5 +171,5 @@ def _mean_of_rounds(name: str, values: Floats, rng: np.random.Generator) -> dict
     if len(values) < _FEWEST_ROUNDS:
         mean = float(values.mean()) if len(values) else np.nan
         return {name: mean, f"{name}_low": np.nan, f"{name}_high": np.nan}
-    drawn = values[rng.integers(len(values), size=(1000, len(values)))].mean(axis=1)
+    drawn = values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
     return {name: float(values.mean())} | interval(name, drawn)

@@ -78,7 +78,7 @@ def predictions(
         pot_ms).
     """
     name = study.calibration.name
-    spec = _with_transferred(with_calibrated(table, calibrated.acceptance, d), name)
+    spec = _predicted_from(study, table, d, calibrated)
     if blocks is None:
         blocks = table[CELL].assign(
             replicate=0, block_pot_ms=table["pot_ms"], block_pot_ms_base=table["t_base_ms"]
@@ -101,6 +101,14 @@ def predictions(
     long["calibrated_on"] = name
     circular = long["predictor"].isin(calibrated.fitted) & ~long["held_out"]
     return long[~circular].reset_index(drop=True)
+
+
+def _predicted_from(
+    study: Study, table: pd.DataFrame, d: pd.DataFrame, calibrated: Calibrated
+) -> pd.DataFrame:
+    """Speculative cells with all that `_by_predictor` reads of them."""
+    spec = with_calibrated(table, calibrated.acceptance, d)
+    return _with_transferred(spec, study.calibration.name)
 
 
 def _by_predictor(spec: pd.DataFrame, base: Floats, calibrated: Calibrated) -> dict[str, Floats]:
@@ -218,7 +226,7 @@ def advantages(
         of percent), with the ends of its interval, and `decided`: the interval is above or below 0.
     """
     name = study.calibration.name
-    spec = _with_transferred(with_calibrated(table, calibrated.acceptance, d), name)
+    spec = _predicted_from(study, table, d, calibrated)
     spec = spec[spec["platform"] != name]
     drawn = {
         cell: (np.median(pot, 1), np.median(base, 1))

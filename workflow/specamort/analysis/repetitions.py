@@ -110,6 +110,11 @@ def texts(reps: pd.DataFrame) -> pd.DataFrame:
     return reps.drop_duplicates([*CELL, "replicate", "text_sha256"])
 
 
+def one_of_each_text(runs: Iterable[Repetition]) -> Iterable[Repetition]:
+    """As `texts`, of a record's repetitions."""
+    return {tuple(s["sha256"] for s in x["sequences"]): x for x in runs}.values()
+
+
 def survival(records: Iterable[Record]) -> pd.DataFrame:
     """Acceptance by position in the draft, of speculative cells, all batches and texts together.
 
@@ -120,12 +125,8 @@ def survival(records: Iterable[Record]) -> pd.DataFrame:
     """
     rows = []
     for r in records:
-        seen: set[str] = set()
-        for run in r["repetitions"]:
-            counters, text = run_counters(run), "".join(s["sha256"] for s in run["sequences"])
-            if run["warmup"] or text in seen or not r["cell"]["gamma"]:
-                continue
-            seen.add(text)
+        for run in one_of_each_text(x for x in r["repetitions"] if not x["warmup"]):
+            counters = run_counters(run)
             by = counters["accepted_per_pos"] or [0] * r["cell"]["gamma"]
             rows += [
                 {k: r["cell"][k] for k in ("platform", "workload", "gamma")}

@@ -56,13 +56,6 @@ def write(path: Path, record: dict[str, Any]) -> None:
     Raises:
         SpecamortError: it would not be read again as a record, or the disk refuses.
     """
-    text = _checked(path, record)
-    with atomic(path, _supersede) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _checked(path: Path, record: dict[str, Any]) -> str:
-    """A record's text, once it is sure that it can be read again."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **record})
     try:
         _parsed(text)
@@ -71,7 +64,8 @@ def _checked(path: Path, record: dict[str, Any]) -> str:
             f"{path}: is not written, since no measurement gives {e}; run again, and report it if "
             "it comes back"
         ) from e
-    return text
+    with atomic(path, _supersede) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def move(source: Path, target: Path) -> None:

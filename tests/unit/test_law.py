@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specamort.model.law import TERMS, Law, Points, candidates, chosen, terms
@@ -36,6 +36,7 @@ def test_terms_are_per_step_verify_step_position_and_token():
     assert tuple(given) == TERMS
 
 
+@settings(deadline=None)  # the first imports scipy
 @given(
     kappa=st.floats(0.05, 0.95),
     names=st.sets(st.sampled_from(TERMS), max_size=3),
@@ -63,6 +64,14 @@ def test_kappa_stays_between_hidden_and_exposed():
     faster = Points(**vars(slower) | {"step": T_BASE - 0.5 * INCREMENT})
     assert {law.kappa for _, free, law in candidates(slower) if free} == {1.0}
     assert {law.kappa for _, free, law in candidates(faster) if free} == {0.0}
+
+
+def test_no_host_term_is_below_zero():
+    """Steps that are faster than their increment says are the increment's fault."""
+    faster = Points(**vars(made(Law())) | {"step": T_BASE + INCREMENT - 2.0})
+    found = candidates(faster)
+    assert len(found) > 8
+    assert min(ms for *_, law in found for ms in law.h_ms.values()) == 0
 
 
 def test_what_points_cannot_tell_is_no_candidate():

@@ -70,21 +70,21 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
 
     Returns:
         `origin`, `platform`, `batch`, `gamma`, `acceptance`, `pattern`; `rounds` (repetitions);
-        `t_base_ms`: of the engine that cannot speculate, before and after;
+        `t_base_ms`: of the same engine with nothing proposed, in the same rounds;
         `pot_ms`, `step_ms`: medians over rounds, with the ends of step_ms' bootstrap interval;
         `alpha`, `coverage` (shares), `tau` (tokens per step): by the counters;
         `exclusions` (words).
     """
     rng = np.random.default_rng(seed)
-    plain = reps[reps["engine"] == "plain"].groupby(WHERE)["step_ms"].median()
     rows = []
     drafting = reps[(reps["engine"] == "dial")]
+    idle = drafting[drafting["gamma"] == 0].groupby(WHERE)["step_ms"].median()
     for key, g in drafting.groupby(DIALLED, dropna=False, sort=True):
         counts = g[_COUNTERS].sum()
         rows.append(
             {"origin": words(g["origin"])}
             | dict(zip(DIALLED, key, strict=True))
-            | {"rounds": len(g), "t_base_ms": plain.get(key[:2], np.nan)}
+            | {"rounds": len(g), "t_base_ms": idle.get(key[:2], np.nan)}
             | {"pot_ms": g["pot_ms"].median(), "step_ms": g["step_ms"].median()}
             | interval("step_ms", resampled_median(g["step_ms"].to_numpy(), rng))
             | {"alpha": counts["accepted"] / counts["drafted"] if counts["drafted"] else np.nan}

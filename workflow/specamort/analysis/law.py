@@ -4,6 +4,8 @@ By the dial where the study has one: no cell of a workload is seen then. Else by
 platform's own cells. Pure functions of data frames.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -22,9 +24,9 @@ def points(
 ) -> pd.DataFrame:
     """What calibrates the law: a step's time per point, all of the calibration platform.
 
-    By the dial, a point is a batch and a draft length, 0 too, of the engine that could speculate:
-    its acceptances together, since a step does not depend on them (`dial.slopes`). Without one it
-    is a speculative cell.
+    By the dial, a point is a batch and a draft length: its acceptances together, since a step does
+    not depend on them (`dial.slopes`), over gamma 0 of the same engine and the same rounds. Without
+    one it is a speculative cell.
 
     Args:
         table: `cells.cells`.
@@ -37,7 +39,7 @@ def points(
     """
     name = study.calibration.name
     if len(dialled):
-        own = dialled[dialled["platform"] == name]
+        own = dialled[(dialled["platform"] == name) & (dialled["gamma"] > 0)]
         own = own.groupby(["platform", "batch", "gamma"], as_index=False).agg(
             origin=("origin", words),
             coverage=("coverage", "mean"),
@@ -54,15 +56,38 @@ def points(
     return made[["origin", "platform", "by", *_STEP, "step_ms"]].reset_index(drop=True)
 
 
-def law(calibrating: pd.DataFrame) -> tuple[Law, pd.DataFrame]:
+def idle_ms(study: Study, machinery: pd.DataFrame) -> float:
+    """What an engine that could speculate takes more for a step of the calibration platform, ms.
+
+    The mean over batches where the interval of each leaves out 0, else 0: not known from 0.
+
+    Args:
+        machinery: `dial.machinery`.
+    """
+    own = machinery[machinery["platform"] == study.calibration.name]
+    known = len(own) and (own["machinery_ms_low"] > 0).all()
+    return float(own["machinery_ms"].mean()) if known else 0.0
+
+
+def law(calibrating: pd.DataFrame, idle_ms: float = 0.0) -> tuple[Law, pd.DataFrame]:
     """The law that the points of `points` decide, and every choice that was looked at.
+
+    Args:
+        idle_ms: the term of every step where the points do not tell it: those of a dial, which are
+            over steps of an engine that could speculate too.
 
     Returns:
         The law, and one row per choice: `origin`, `calibrated_on`, `by`, `points` (number),
         `kappa` (share), `kappa_fitted`, `h_step_ms`, `h_verify_ms`, `h_gamma_ms`, `h_token_ms`
         (ms; NaN where the term is not taken), `left_out_pct` (%), `chosen`.
     """
-    found = candidates(_points(calibrating))
+    by_dial = (calibrating["by"] == "dial").any()
+    found = candidates(_points(calibrating), TERMS[1:] if by_dial else TERMS)
+    if idle_ms:
+        found = [
+            (names, free, replace(one, h_ms={"step": idle_ms, **one.h_ms}))
+            for names, free, one in found
+        ]
     best = chosen(found)
     head = {
         "origin": words(calibrating["origin"]),
@@ -93,14 +118,16 @@ def dial_predictions(
     """The law on every cell of the dial: figure 8's surface.
 
     Returns:
-        The columns of `dial.cells`; `increment_ms`, `predicted_ms` (pot, ms), `error_pct` (signed,
-        % of pot_ms), `held_out`, `calibrated_on`.
+        The columns of `dial.cells`; `increment_ms`, `predicted_ms` (pot, ms) and `error_pct`
+        (signed, % of pot_ms), NaN where nothing is drafted; `held_out`, `calibrated_on`.
     """
     where = ["platform", "batch", "gamma"]
     made = merged(dialled, verify_overhead[["origin", *where, "increment_ms"]], on=where)
     made = made.assign(verify_share=made["coverage"])
-    step = np.asarray(best.step_ms(*(made[c] for c in _STEP)))
-    made["predicted_ms"] = step / made["tau"]
+    # the base is of an engine that could speculate, as the step is
+    of_draft = replace(best, h_ms={k: v for k, v in best.h_ms.items() if k != "step"})
+    step = of_draft.step_ms(*(made[c] for c in _STEP))
+    made["predicted_ms"] = (step / made["tau"]).where(made["gamma"] > 0)
     made["error_pct"] = equation.percentage_error(made["predicted_ms"], made["pot_ms"])
     made["held_out"] = made["platform"] != study.calibration.name
     made["calibrated_on"] = study.calibration.name

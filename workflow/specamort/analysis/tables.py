@@ -160,7 +160,8 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
     dial_reps = dial.repetitions(found["dial"])
     dialled = dial.cells(dial_reps, study.seed)
     calibrating = law.points(study, table, d, dialled)
-    best, laws = law.law(calibrating)
+    machinery = dial.machinery(dial_reps, study.seed)
+    best, laws = law.law(calibrating, law.idle_ms(study, machinery))
     by_platform = predictions.Calibrated(calibrated, host, best, words(calibrating["by"]))
     blocks = cells.block_medians(repetitions.counted(reps))
     predicted = predictions.predictions(study, table, d, by_platform, blocks)
@@ -193,7 +194,7 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
         "dial_repetitions": dial_reps,
         "dial": law.dial_predictions(study, dialled, d, best),
         "dial_slopes": dial.slopes(dial_reps, study.seed),
-        "machinery": dial.machinery(dial_reps, study.seed),
+        "machinery": machinery,
         "baseline_increments": calibration.rows_from_baselines(table),
         "survival": repetitions.survival(timed),
     }

@@ -7,7 +7,9 @@ verifies gamma + 1 positions (milliseconds, from the microbenchmark), `kappa` th
 the host does not hide, and h the host's own part. Equation (1) multiplies the whole of t_base by
 1 + d; only its device part grows, and that part is what the increment is.
 
-Which terms h has is decided by leaving points out of what calibrates it, never by what it predicts.
+No term is below 0: it is time that is spent, and one below 0 would only make good for an increment
+that is too large. Which terms h has is decided by leaving points out of what calibrates it, never
+by what it predicts.
 """
 
 from collections.abc import Mapping
@@ -103,15 +105,17 @@ class Points:
         return np.asarray(law.step_ms(**given), dtype=float)
 
 
-def candidates(points: Points) -> list[tuple[tuple[str, ...], bool, Law]]:
+def candidates(
+    points: Points, among: tuple[str, ...] = TERMS
+) -> list[tuple[tuple[str, ...], bool, Law]]:
     """Every choice of terms, and of kappa 1 or fitted, with its law: (terms, kappa fitted, law).
 
     A choice that the points cannot tell, with any one of them left out, is not there. The first has
     no term at all and kappa 1: it calibrates nothing.
     """
     found = []
-    for n in range(len(TERMS) + 1):
-        for chosen in combinations(TERMS, n):
+    for n in range(len(among) + 1):
+        for chosen in combinations(among, n):
             for free in (False, True):
                 law = _fit(points, chosen, free)
                 errors = [_left_out_error(points, i, chosen, free) for i in range(len(points.step))]
@@ -136,7 +140,12 @@ def _left_out_error(points: Points, i: int, names: tuple[str, ...], free: bool) 
 
 
 def _fit(points: Points, names: tuple[str, ...], free: bool) -> Law | None:
-    """Least squares on a step's relative error, kappa within 0 to 1; null if not determined."""
+    """Least squares on a step's relative error, kappa within 0 to 1, h not below 0.
+
+    Null if the points do not determine it.
+    """
+    from scipy.optimize import nnls  # a planner needs a law, and no scipy
+
     weight = 1 / points.step
     given = terms(points.batch, points.gamma, points.coverage, points.verify)
     columns = [np.broadcast_to(given[k], points.step.shape) for k in names]
@@ -146,15 +155,16 @@ def _fit(points: Points, names: tuple[str, ...], free: bool) -> Law | None:
         if not columns:
             return []
         x = np.stack(columns, axis=1) * weight[:, None]
-        solution, _, rank, _ = np.linalg.lstsq(x, left * weight, rcond=1e-9)
-        return [float(v) for v in solution] if rank == len(columns) else None
+        if len(x) < len(columns) or np.linalg.matrix_rank(x, rtol=1e-9) < len(columns):
+            return None
+        return [float(v) for v in nnls(x, left * weight)[0]]
 
     kappa = 1.0
     if free:
         both = solved([device, *columns], points.step - points.t_base)
         if both is None:
             return None
-        kappa = float(np.clip(both[0], 0, 1))
+        kappa = min(both[0], 1.0)
     # with kappa at its bound, or given, the rest is fitted to what it leaves
     h = solved(columns, points.step - points.t_base - kappa * device)
     if h is None:

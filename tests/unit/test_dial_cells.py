@@ -40,7 +40,7 @@ def flat(engine, gamma, alpha, pattern):
 
 def test_cells_by_hand():
     table = dial.cells(reps(flat), seed=1).set_index(["gamma", "acceptance", "pattern"])
-    assert len(table) == 5 and (table["t_base_ms"] == 10).all() and (table["rounds"] == 3).all()
+    assert len(table) == 5 and (table["t_base_ms"] == 10.5).all() and (table["rounds"] == 3).all()
     half = table.loc[(2, 0.5, "geometric")]
     assert half["alpha"] == 0.375 and half["tau"] == 1.75 and half["coverage"] == 1
     assert half["step_ms"] == half["step_ms_low"] == half["step_ms_high"] == 12.5
@@ -90,11 +90,20 @@ def test_the_dial_calibrates_by_batch_and_draft_length_not_by_acceptance(local):
         for g in (0, 2)
     )
     found = law.points(local, pd.DataFrame(), overhead, pd.concat([dialled, other]))
-    assert found["gamma"].to_list() == [0, 2] and found["step_ms"].to_list() == [10.5, 12.5]
-    assert found["coverage"].to_list() == [0, 1] and set(found["by"]) == {"dial"}
+    assert found["gamma"].to_list() == [2] and found["step_ms"].to_list() == [12.5]
+    assert found["t_base_ms"].to_list() == [10.5] and found["coverage"].to_list() == [1]
+    assert set(found["by"]) == {"dial"}
     best, choices = law.law(found)
     assert choices["chosen"].sum() == 1 and law.read_law(choices) == best
     predicted = law.dial_predictions(local, dialled, overhead, best)
     assert not predicted["held_out"].any()
-    # two points cannot tell a term from the other: nothing is taken but the increment
-    assert best.h_ms == {} and predicted["error_pct"].to_list()[-1] == pytest.approx(-13.6)
+    # one point tells no term: nothing is taken but the increment
+    assert best.h_ms == {} and predicted["error_pct"].to_list()[-1] == pytest.approx(-9.6)
+    assert predicted["error_pct"].isna().to_list() == (predicted["gamma"] == 0).to_list()
+
+
+def test_machinery_is_a_term_of_every_step_where_it_is_known_from_0(local):
+    made = dial.machinery(reps(flat), seed=1).assign(platform=local.calibration.name)
+    assert law.idle_ms(local, made) == 0.5
+    assert law.idle_ms(local, made.assign(machinery_ms_low=-0.1)) == 0
+    assert law.idle_ms(local, made.iloc[:0]) == 0

@@ -40,7 +40,8 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
         `drafts`, `drafted`, `accepted`, `accepted_first`, `decode_steps`, `decode_tokens`: the
             counters of `repetitions`, summed over different texts;
         what `ratios` gives; `verify_share`: of the engine's decode steps, those that verify;
-        `ideal` (speedup): gamma + 1.
+        `ideal` (speedup): gamma + 1;
+        `draft_ms`: what a step's drafts take, by warm-ups; 0 where they were not timed.
 
     Raises:
         SpecamortError: all blocks of a cell are left out.
@@ -69,6 +70,8 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
     table = table.merge(drift, on=where, how="left")
     table = pd.concat([table, ratios(table)], axis=1)
     independent = 1 - (1 - table["coverage"].clip(upper=1)) ** table["batch"]
+    took = reps[~reps["left_out"]].groupby(CELL)["draft_ms"].median().fillna(0)
+    table = table.merge(took.reset_index(), on=CELL, how="left")
     return table.assign(verify_share=table["verify_share"].fillna(independent))
 
 

@@ -18,9 +18,9 @@ WHERE = ["platform", "batch"]
 DIALLED = [*WHERE, "gamma", "acceptance", "pattern"]
 _COUNTERS = ["drafts", "drafted", "accepted", "decode_steps", "decode_tokens"]
 _REPETITION = ["origin", *WHERE, "engine", "gamma", "acceptance", "pattern", "round", "pot_ms"]
-_REPETITION += ["step_ms", *_COUNTERS, "exclusions"]
+_REPETITION += ["step_ms", *_COUNTERS, "draft_ms", "exclusions"]
 _CELL = ["origin", *DIALLED, "rounds", "t_base_ms", "pot_ms", "step_ms", "step_ms_low"]
-_CELL += ["step_ms_high", "alpha", "coverage", "tau", "exclusions"]
+_CELL += ["step_ms_high", "alpha", "coverage", "tau", "draft_ms", "exclusions"]
 _MACHINERY = ["origin", *WHERE, "plain_ms", "idle_ms", "machinery_ms", "machinery_ms_low"]
 _MACHINERY += ["machinery_ms_high", "drift_pct"]
 _SLOPE = ["origin", *WHERE, "gamma", "rounds", "slope_pct", "slope_pct_low", "slope_pct_high"]
@@ -37,6 +37,7 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
         `round` (number): of repetitions alike, the how manieth; rounds follow each other in time;
         `pot_ms`, as in `repetitions`; `step_ms`: a decode step, pot tau;
         `drafts`, `drafted`, `accepted`, `decode_steps`, `decode_tokens`: the engine's counters;
+        `draft_ms`: what a step's drafts take, 0 where they were not timed;
         `exclusions` (words).
     """
     rows = []
@@ -47,6 +48,7 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
                 continue
             sequences, counters = run["sequences"], run_counters(run)
             tokens = sum(s["tokens"] - 1 for s in sequences)
+            took_ms = r["dial"].get("draft_ms", {}).get(str(run["gamma"]))
             pot_ms = sum(s["pot_ms"] or np.nan for s in sequences) / len(sequences)
             rows.append(
                 head
@@ -54,6 +56,7 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
                 | {"pot_ms": pot_ms, "step_ms": pot_ms * tokens / run["decode_steps"]}
                 | {k: counters[k] for k in ("drafts", "drafted", "accepted")}
                 | {"decode_steps": run["decode_steps"], "decode_tokens": tokens}
+                | {"draft_ms": took_ms or 0.0}
             )
     table = pd.DataFrame(rows, columns=_REPETITION)
     alike = table.fillna({"acceptance": -1.0, "pattern": ""}).groupby(
@@ -73,6 +76,7 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
         `t_base_ms`: of the same engine with nothing proposed, in the same rounds;
         `pot_ms`, `step_ms`: medians over rounds, with the ends of step_ms' bootstrap interval;
         `alpha`, `coverage` (shares), `tau` (tokens per step): by the counters;
+        `draft_ms`: what a step's drafts take;
         `exclusions` (words).
     """
     rng = np.random.default_rng(seed)
@@ -90,7 +94,7 @@ def cells(reps: pd.DataFrame, seed: int) -> pd.DataFrame:
             | {"alpha": counts["accepted"] / counts["drafted"] if counts["drafted"] else np.nan}
             | {"coverage": counts["drafts"] / counts["decode_steps"]}
             | {"tau": counts["decode_tokens"] / counts["decode_steps"]}
-            | {"exclusions": words(g["exclusions"])}
+            | {"draft_ms": g["draft_ms"].median(), "exclusions": words(g["exclusions"])}
         )
     return pd.DataFrame(rows, columns=_CELL)
 

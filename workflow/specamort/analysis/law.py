@@ -35,7 +35,7 @@ def points(
 
     Returns:
         `origin`, `platform`, `by` (dial or cells), `batch`, `gamma`, `coverage`, `verify_share`
-        (shares), `t_base_ms`, `increment_ms`, `step_ms` (ms).
+        (shares), `t_base_ms`, `increment_ms`, `step_ms`: without what drafts take (ms).
     """
     name = study.calibration.name
     if len(dialled):
@@ -45,6 +45,7 @@ def points(
             coverage=("coverage", "mean"),
             t_base_ms=("t_base_ms", "first"),
             step_ms=("step_ms", "median"),
+            draft_ms=("draft_ms", "median"),
         )
         own = own.assign(by="dial", verify_share=own["coverage"])
         where = ["platform", "batch", "gamma"]
@@ -53,6 +54,7 @@ def points(
         spec = with_verify_overhead(table, verify_overhead)
         own = spec[spec["platform"] == name]
         made = own.assign(by="cells", step_ms=own["pot_ms"] * own["tau"])
+    made["step_ms"] -= made["draft_ms"]
     return made[["origin", "platform", "by", *_STEP, "step_ms"]].reset_index(drop=True)
 
 
@@ -126,7 +128,7 @@ def dial_predictions(
     made = made.assign(verify_share=made["coverage"])
     # the base is of an engine that could speculate, as the step is
     of_draft = replace(best, h_ms={k: v for k, v in best.h_ms.items() if k != "step"})
-    step = of_draft.step_ms(*(made[c] for c in _STEP))
+    step = of_draft.step_ms(*(made[c] for c in _STEP)) + made["draft_ms"]
     made["predicted_ms"] = (step / made["tau"]).where(made["gamma"] > 0)
     made["error_pct"] = equation.percentage_error(made["predicted_ms"], made["pot_ms"])
     made["held_out"] = made["platform"] != study.calibration.name

@@ -126,7 +126,8 @@ def _by_predictor(spec: pd.DataFrame, base: Floats, calibrated: Calibrated) -> d
     h = {f: terms.loc[f, "h0_ms"] + terms.loc[f, "h1_ms"] * gamma for f in terms.index}
 
     def by_law(one: Law) -> equation.Number:
-        return one.step_ms(base, increment, batch, gamma, coverage, verify) / tau
+        step = one.step_ms(base, increment, batch, gamma, coverage, verify)
+        return (step + column("draft_ms")) / tau
 
     predicted: dict[str, equation.Number] = {
         LAW: by_law(calibrated.law),

@@ -44,6 +44,7 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
             `accepted_first` (drafts whose first token was accepted), summed over the sequences;
         `engine_steps` (steps of the whole batch, prefill included), `verify_steps`: those in which
             at least one sequence's draft was verified, NaN where the engine was not asked;
+        `draft_ms`: what a step's drafts took, of warm-ups only; NaN where they were not timed;
         `text_sha256`; `left_out`: the cell has exclusions, or a baseline of its visit has.
 
     Raises:
@@ -53,7 +54,7 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
     for r in records:
         head = {
             "origin": r["origin"],
-            **r["cell"],
+            **{k: r["cell"][k] for k in ("platform", "replicate", "workload", "batch", "gamma")},  # type: ignore[literal-required]
             "block": r["block"]["id"],
             "device": r["provenance"]["device"]["name"],
             "device_uuid": r["provenance"]["device"]["uuid"],
@@ -89,6 +90,7 @@ def _counted_run(run: Repetition) -> dict[str, Any]:
         "decode_steps": run["decode_steps"],
         "engine_steps": counters["engine_steps"],
         "verify_steps": math.nan if drafts is None else sum(n > 0 for n in drafts),
+        "draft_ms": math.nan if (took := run.get("draft_ms")) is None else took,
         "drafts": counters["drafts"],
         "drafted": counters["drafted"],
         "accepted": counters["accepted"],

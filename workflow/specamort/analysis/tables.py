@@ -18,7 +18,7 @@ from ..model.roofline import vendor_verify_overhead
 from ..records import record
 from ..records.types import Record
 from ..study import layout
-from ..study.grid import Study
+from ..study.grid import Setup, Study
 from . import (
     calibration,
     cells,
@@ -28,6 +28,7 @@ from . import (
     law,
     predictions,
     repetitions,
+    setups,
     shortfall,
 )
 from .claims import Tables, claims
@@ -39,7 +40,7 @@ NAMES = [
     *("predictions", "errors", "law", "advantages", "dial_repetitions", "dial", "dial_slopes"),
     *("machinery", "residuals", "shortfall", "timing_alpha", "counter_agreement", "reading_cost"),
     *("divergence", "claims", "provenance", "trace_pairs", "steps", "device_verify_overhead"),
-    *("host_terms", "vendor_verify_overhead"),
+    *("host_terms", "vendor_verify_overhead", "best_baselines", "crossovers"),
 ]
 
 
@@ -59,7 +60,8 @@ def read_table(results: Path, name: str) -> pd.DataFrame:
     try:
         text = files.read_text(path)
         # a platform may be called null, or 12
-        names = dict.fromkeys(("platform", "workload", "model", "calibrated_on"), str)
+        columns = ("platform", "workload", "model", "calibrated_on", "mode", "drafter", "best_mode")
+        names = dict.fromkeys(columns, str)
         return pd.read_csv(StringIO(text), dtype=names, keep_default_na=False, na_values=[""])
     except SpecamortError as e:
         raise SpecamortError(f"{e}; {ANEW}") from e
@@ -141,8 +143,47 @@ def write_tables(study: Study, results: Path) -> None:
 
 
 def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
-    """By name, from the study's records; docs/tables.md says what their columns hold."""
+    """By name, from the study's records; docs/tables.md says what their columns hold.
+
+    Each setup is a study of its own, calibrated on its own cells; what setups share, their gamma 0
+    above all, is in the rows of each.
+    """
     found = _every_record(study, results)
+    each = {s.name: _tables(study.at(s.name), _of_setup(study, found, s)) for s in study.setups}
+    made = {
+        name: pd.concat(
+            [setups.marked(s, each[s.name][name]) for s in study.setups], ignore_index=True
+        )
+        for name in next(iter(each.values()))
+    }
+    reps = {s.name: each[s.name]["repetitions"] for s in study.setups}
+    return made | {"best_baselines": setups.best_baselines(study, reps)}
+
+
+def _of_setup(
+    study: Study, found: dict[str, list[Record]], setup: Setup
+) -> dict[str, list[Record]]:
+    """By rule, the records that a setup's tables rest on."""
+    mode = setup.values["mode"] if len(study.modes) > 1 else ""
+    contexts = setup.values["context"], study.tracing.context_tokens
+
+    def mine(r: Record) -> bool:
+        if r["kind"] in ("timing", "counter_run"):
+            named = setup.name if r["cell"]["gamma"] else setup.baseline
+            return r["cell"].get("setup", "") == named
+        if r["kind"] == "dial":
+            return r["dial"].get("setup", "") == setup.baseline
+        if r["kind"] == "trace":
+            return r["trace"].get("mode", "") == mode and r["trace"]["context_tokens"] in contexts
+        if r["kind"] == "microbenchmark":
+            return bool(r["microbenchmark"]["context"] == setup.values["context"])
+        return True
+
+    return {rule: [r for r in records if mine(r)] for rule, records in found.items()}
+
+
+def _tables(study: Study, found: dict[str, list[Record]]) -> dict[str, pd.DataFrame]:
+    """Of a study at one point on every axis."""
     timed = found["measure"]
     reps = repetitions.repetitions(timed)
     table = cells.cells(reps, study.seed)
@@ -197,6 +238,7 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
         "machinery": machinery,
         "baseline_increments": calibration.rows_from_baselines(table),
         "survival": repetitions.survival(timed),
+        "crossovers": setups.crossovers(table),
     }
     told = {f.name: out[f.name] for f in fields(Tables)}
     return out | {"claims": claims(study, _data("published"), Tables(**told))}

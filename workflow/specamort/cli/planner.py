@@ -19,6 +19,7 @@ _ONE_OF = {
 _NEEDS = {
     "platform": ("study",),
     "batch": ("study",),
+    "setup": ("study",),
     "workload": ("study",),
     "d": ("t_base_ms",),
     "h_ms": ("t_base_ms",),
@@ -51,6 +52,9 @@ def _plan_options(p: argparse.ArgumentParser) -> None:
         "--batch",
         type=_number(int, 1, 10**6),
         help="of the study; default: the server's, or smallest",
+    )
+    step.add_argument(
+        "--setup", type=_text, help="of the study, where it has several: mode, context, drafter"
     )
     step.add_argument(
         "--t-base-ms",
@@ -155,13 +159,14 @@ def _plan(args, terminal) -> None:
     from ..planner import scrape, server_metrics
     from ..planner.acceptance import Acceptance
     from ..planner.calibration import Calibration
-    from ..planner.from_study import read_acceptance, read_calibration
+    from ..planner.from_study import chosen_setup, read_acceptance, read_calibration
     from ..planner.plan import plan
     from ..planner.text import overview
 
     _check_together(args)
     write_map = _map_writer(args.figure) if args.figure else None
     study = read_study(args.study) if args.study else None
+    setup = chosen_setup(study, args.setup) if study else None
     now = None
     choice = {"model": args.model, "engine": args.engine}
     if args.url or args.scrape:
@@ -178,7 +183,7 @@ def _plan(args, terminal) -> None:
         now = server_metrics.read(counted)
         acceptance = now.acceptance
     elif args.workload:
-        acceptance = read_acceptance(study, study.results, args.workload)
+        acceptance = read_acceptance(study, study.results, args.workload, setup)
     else:
         acceptance = Acceptance.of(args.alpha, args.at_gamma)
     if args.coverage is not None:
@@ -189,7 +194,7 @@ def _plan(args, terminal) -> None:
             near = now.batch if now else 1
             batch = min(study.batches, key=lambda n: abs(n - near))
         platform = args.platform or study.calibration.name
-        calibration = read_calibration(study, study.results, platform, batch)
+        calibration = read_calibration(study, study.results, platform, batch, setup)
     else:
         calibration = Calibration(args.t_base_ms, args.d or {}, h_ms=args.h_ms or 0.0)
     if args.draft_ms is not None:

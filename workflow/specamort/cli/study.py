@@ -27,6 +27,8 @@ def _check(args, terminal) -> None:
         f"{study.file}: {len(study.cells)} cells in each of {blocks} blocks; calibration on "
         f"{study.calibration.name}, held out: {', '.join(p.name for p in study.heldout) or 'none'}"
     )
+    if len(study.setups) > 1:
+        print(f"setups: {', '.join(s.name for s in study.setups)}")
     lines = check_prompts(study)
     print(*lines, sep="\n")
     if args.output:

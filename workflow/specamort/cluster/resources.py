@@ -28,15 +28,19 @@ def block_minutes(study: Study, request: Request, rule: str = "measure") -> int:
     """
     if rule == "self_check":
         return ceil(_MARGIN * 2 * request.start_minutes)
+    setups = len({*study.baselines.values()})
     if rule == "dial":
-        starts, dialled = 3 + 2, study.dial_steps
+        starts, dialled = 3 * setups + 2, study.dial_steps
         return ceil(_MARGIN * (starts * request.start_minutes + dialled * request.step_ms / 60_000))
-    more_starts = 2 + (len(study.models) if rule == "trace" else 0)
     cells = len(study.workloads) * len(study.batches)
     gammas = [*study.gammas, 0] if rule == "measure" else study.gammas
-    tokens = sum(study.tokens_to_generate(g) for g in gammas)
+    drafting = [g for g in gammas if g]
+    per_setup = [*drafting * len(study.drafters), *(g for g in gammas if not g)]
+    tokens = setups * sum(map(study.tokens_to_generate, per_setup))
     steps = cells * (study.warmup + study.repetitions) * tokens
-    starts = len(gammas) + more_starts
+    starts = setups * len(per_setup) + 2
+    if rule == "trace":
+        starts += len(study.modes) * len(study.traced_models)
     needed = starts * request.start_minutes + steps * request.step_ms / 60_000
     return ceil(_MARGIN * needed)
 

@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -50,14 +51,15 @@ class Dialler:
         self._version = 0
         self._texts: dict[tuple[int, int], list[list[int]]] = {}
 
-    def learn(self, batch: int) -> dict[str, int]:
+    def learn(self, batch: int) -> dict[str, dict]:
         """Record the text of every draft length's own greedy run.
 
         Kernels at other row counts round differently, so each has its text: what comes when every
         step verifies full drafts. The first drafts are the text without any, then what came.
 
         Returns:
-            How many runs it took until a text drafted itself, by draft length.
+            By draft length `text_runs`, how many it took until a text drafted itself, and
+            `draft_ms`, what a step's drafts took in the last of them.
 
         Raises:
             SpecamortError: a text does not settle.
@@ -65,14 +67,16 @@ class Dialler:
         gammas = self._study.gammas
         most = max(map(self._study.tokens_to_generate, gammas)) + 2 * max(gammas)
         first = self._run([[]] * batch, most)["token_ids"]
-        runs = {}
+        runs, draft_ms = {}, {}
         for gamma in gammas:
             # the last step's draft may go on after the output's end
             tokens, text = self._study.tokens_to_generate(gamma) + gamma, first
             for n in range(1, _TEXTS + 1):
-                said = self._run([draws.drafts(t, gamma, []) for t in text], tokens)["token_ids"]
+                planned = [draws.drafts(t, gamma, []) for t in text]
+                run, took_ms = self._engine.draft_ms(partial(self._run, planned, tokens))
+                said = run["token_ids"]
                 settled, text = said == [t[:tokens] for t in text], said
-                runs[str(gamma)] = n
+                runs[str(gamma)], draft_ms[str(gamma)] = n, took_ms
                 if settled:
                     break
             else:
@@ -81,7 +85,7 @@ class Dialler:
                     f"{_TEXTS} runs; name another workload in dial.workload"
                 )
             self._texts[batch, gamma] = text
-        return runs
+        return {"text_runs": runs, "draft_ms": draft_ms}
 
     def repetition(self, batch: int, asked: Dialled, seed: str) -> dict:
         """One run of a batch whose drafts are accepted as asked for, by lot.
@@ -134,19 +138,19 @@ def dial_run(
     wanted = {c: study.dial_settings(platform.name, c) for c in study.dial_cells}
     folder = layout.folder(results, "dial", platform.name)
     with Block(folder, wanted, provenance(study, platform), progress) as block:
-        if not block.missing:
-            return
-        before, started = state(platform), now()
-        found = _measure(study, platform, model, block.missing, progress, start)
-        after, finished = state(platform), now()
-        for cell, measured in found.items():
-            times = {"started": started, "finished": finished}
-            block.write(
-                cell,
-                record.envelope(study, "dial", wanted[cell], block.source | times)
-                | {"device_state": {"before": before, "after": after}}
-                | measured,
-            )
+        for setup in dict.fromkeys(c.setup for c in block.missing):
+            cells = [c for c in block.missing if c.setup == setup]
+            before, started = state(platform), now()
+            found = _measure(study.at(setup), platform, model, cells, progress, start)
+            after, finished = state(platform), now()
+            for cell, measured in found.items():
+                times = {"started": started, "finished": finished}
+                block.write(
+                    cell,
+                    record.envelope(study, "dial", wanted[cell], block.source | times)
+                    | {"device_state": {"before": before, "after": after}}
+                    | measured,
+                )
 
 
 def _measure(
@@ -209,7 +213,8 @@ def _measure(
     bar.close()
     return {
         cell: {
-            "dial": {"platform": platform.name, "batch": cell.batch, "text_runs": learnt[cell]},
+            "dial": {"platform": platform.name, "batch": cell.batch, **learnt[cell]}
+            | ({"setup": cell.setup} if cell.setup else {}),
             "prompt": {
                 "tokens": study.context_tokens,
                 "sha256": [p.sha256 for p in chosen[: cell.batch]],

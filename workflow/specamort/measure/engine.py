@@ -5,12 +5,15 @@ import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from ..errors import SpecamortError
 from ..records import metric_names
 from ..records.software import versions
-from ..study.grid import Platform, Study
+from ..study.grid import Drafter, Model, Platform, Study
+from ..study.model_files import model_dir
 from .engine_probe import Probe
 
 
@@ -58,9 +61,7 @@ class Engine:
                 max_num_batched_tokens=max(study.batches) * longest,
                 disable_log_stats=not statistics,
                 seed=study.seed,
-                speculative_config={**(drafter or study.drafter), "num_speculative_tokens": gamma}
-                if gamma
-                else None,
+                speculative_config=_speculative(drafter or study.drafter, gamma) if gamma else None,
                 worker_extension_cls=f"{Probe.__module__}.{Probe.__name__}",
                 **arguments,
                 **({"profiler_config": profiler} if profiler else {}),
@@ -96,6 +97,16 @@ class Engine:
     def stop_trace(self) -> None:
         """Returns once the tracer has written what it saw."""
         self._llm.stop_profile()
+
+    def draft_ms(self, run: Callable[[], dict]) -> tuple[dict, float | None]:
+        """A run, and the median over its steps of what its drafts took, in ms; null without any.
+
+        Timing them takes time of its own: no run that is timed is to be run so.
+        """
+        self._llm.collective_rpc("specamort_time_drafts", args=(True,))
+        made = run()
+        times = self._llm.collective_rpc("specamort_time_drafts", args=(False,))[0]
+        return made, round(median(times), 4) if times else None
 
     def run(self, prompts: list[list[int]], tokens: int, sampling: dict, seed: int | None) -> dict:
         """One repetition: the whole batch, `tokens` per sequence.
@@ -226,6 +237,13 @@ class _StepDrafts:
 
     def record_sleep_state(self, *_) -> None:
         """Nothing."""
+
+
+def _speculative(drafter: Drafter, gamma: int) -> dict:
+    """vLLM's `speculative_config`: a model of the study's by its folder."""
+    model = drafter.get("model")
+    named = {"model": str(model_dir(Model(**model)))} if isinstance(model, dict) else {}
+    return {**drafter, **named, "num_speculative_tokens": gamma}
 
 
 def _last_line(e: Exception) -> str:

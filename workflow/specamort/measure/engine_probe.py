@@ -5,6 +5,7 @@ mode, and the environment variables of vLLM's that change something.
 """
 
 import os
+import time
 
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
@@ -27,6 +28,43 @@ class Probe:
             "cudagraph_mode": mode.name if mode else "NONE",
             "environment": changed(envs.environment_variables),
         }
+
+
+    def specamort_time_drafts(self, on: bool) -> list[float]:
+        """Begin or end timing what each step's drafts take; the times in ms when it ends.
+
+        A device is waited for before and after, so a step is longer meanwhile.
+        """
+        runner = self.model_runner
+        where, name = runner, "propose_draft_token_ids"
+        if not hasattr(runner, name):
+            where, name = getattr(runner, "speculator", None), "propose"
+        if where is None:
+            return []
+        if not on:
+            vars(where).pop(name, None)
+            return self._specamort_draft_ms
+        times = self._specamort_draft_ms = []
+        propose, wait = getattr(where, name), _waiting(runner.device)
+
+        def timed(*args, **options):
+            wait()
+            began = time.perf_counter()
+            made = propose(*args, **options)
+            wait()
+            times.append(1e3 * (time.perf_counter() - began))
+            return made
+
+        setattr(where, name, timed)
+        return []
+
+
+def _waiting(device):
+    if device.type == "cpu":
+        return lambda: None
+    import torch
+
+    return torch.accelerator.synchronize
 
 
 def changed(variables: dict) -> dict[str, str]:

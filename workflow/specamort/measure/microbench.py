@@ -58,7 +58,7 @@ def microbench(study: Study, platform: Platform, model: Path, results: Path, pro
         SpecamortError: see `believable`.
     """
     folder = layout.folder(results, "microbench", platform.name)
-    wanted = {"kernels": study.microbench_settings(platform.name)}
+    wanted = {n: study.microbench_settings(platform.name, n) for n in study.benched}
     with Block(folder, wanted, provenance(study, platform), progress) as block:
         for name in block.missing:
             block.write(name, _record(study, platform, model, block.source, wanted[name]))
@@ -74,7 +74,7 @@ def _record(
         measure_device,
         read_shape(model),
         platform,
-        study.context_tokens,
+        settings["context_tokens"],
         list(study.batches),
         list(study.gammas),
         settings["rounds"],

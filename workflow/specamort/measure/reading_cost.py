@@ -32,7 +32,7 @@ def reading_cost(
         pair = {}
         for name in wanted:
             with running(
-                start, model, study, platform, cell.gamma, statistics=name == "on"
+                start, model, study.at(cell.setup), platform, cell.gamma, statistics=name == "on"
             ) as engine:
                 measured = run_cell(
                     study, platform, engine, cell, 0, study.warmup, 3 * study.repetitions

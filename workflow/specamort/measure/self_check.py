@@ -156,7 +156,7 @@ def in_child(call: Callable, *args, **options):
 
 
 def _decodes(study: Study, platform: Platform, model: Path, start: StartEngine) -> str:
-    engine = start(model, study, platform, 0)
+    engine = start(model, study.at(study.setups[0].name), platform, 0)
     try:
         which = study.timing_prompts(study.full_acceptance_workload.name)
         prompt = prompts(study, engine.tokenizer, which)[0]
@@ -175,7 +175,8 @@ def _short_trace(
     """One pair of runs, a few verify steps, by the study's own tracer; and the engine used."""
     lengths = (1, 1 + _STEPS * (gamma + 1))
     short = replace(study, tracing=replace(study.tracing, tokens=lengths, pairs=1))
-    cell = TraceCell(study.model.name, study.context_tokens, min(study.batches), gamma)
+    mode = next(iter(study.modes)) if len(study.modes) > 1 else ""
+    cell = TraceCell(study.model.name, study.context_tokens, min(study.batches), gamma, mode)
     output = results / "traces" / platform.name / f"self-check-{uuid.uuid4().hex[:8]}"
     try:
         runs, used = traced_runs(short, platform, [cell], output, start)

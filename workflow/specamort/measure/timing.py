@@ -1,8 +1,8 @@
 """The timing job: a block of cells, each a warm-up and some timed repetitions.
 
 A block is one platform, one replicate, one device: all gammas one after the other in a recorded
-random order. A job's visit to it measures gamma 0 first, then what the block lacks, then gamma 0
-again, so that every cell has a baseline from its own device and its own hours.
+random order, mode by mode. A job's visit to it measures a mode's gamma 0 first, then what the block
+lacks, then gamma 0 again, so that every cell has a baseline from its own device and its own hours.
 """
 
 import random
@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -43,23 +44,27 @@ def measure_block(
     block_dir = layout.folder(results, "measure", platform.name, replicate)
     seed = f"{study.seed}-{platform.name}-{replicate}"
     drafting = [g for g in study.gammas if g]
-    order = [0, *random.Random(seed).sample(drafting, len(drafting)), 0]
+    shuffled = random.Random(seed)
+    order = [0, *shuffled.sample(drafting, len(drafting)), 0]
+    setups = list(dict.fromkeys(study.baselines.values()))
+    setups = shuffled.sample(setups, len(setups))
     cells = sorted(study.cells, key=lambda c: order.index(c.gamma))
     bar = _progress(study, results, progress)
     wanted = {c: study.timing_settings(platform.name, c) for c in cells}
     with Block(block_dir, wanted, provenance(study, platform), progress) as block:
         identity = block.kept[0]["block"]["id"] if block.kept else uuid.uuid4().hex
         about = {"block": {"id": identity, "seed": seed, "gamma_order": order}}
-        baselines = {_where(r["cell"]): r for r in block.kept if not r["cell"]["gamma"]}
-        paired = {
-            Cell(*_where(r["cell"]), r["cell"]["gamma"])
-            for r in block.kept
-            if r["cell"]["gamma"] and _paired(r, baselines.get(_where(r["cell"])))
-        }
-        lacking = [c for c in cells if c.gamma and c not in paired]
-        base = [Cell(*w, 0) for w in dict.fromkeys((c.workload, c.batch) for c in lacking)]
+        if len(setups) > 1:
+            about["block"]["setup_order"] = setups
+        kept = {_cell(r): r for r in block.kept}
+        baselines = {c: r for c, r in kept.items() if not c.gamma}
+        lacking = [
+            c
+            for c in cells
+            if c.gamma and not (c in kept and _paired(kept[c], baselines.get(_base(study, c))))
+        ]
         visit = uuid.uuid4().hex
-        for when, part in (("first", base), (None, lacking), ("last", base)):
+        for when, part in _visit(study, setups, lacking):
             for cell, engine in engines(study, platform, model, part, start):
                 bar.set_description(f"{platform.name} r{replicate} {cell}")
                 measured = run_cell(
@@ -71,10 +76,9 @@ def measure_block(
                 for run in made["repetitions"]:
                     run |= {"visit": visit} | ({"when": when} if when else {})
                 if when:
-                    where = cell.workload, cell.batch
-                    made = _baseline(made, visit, when, baselines.get(where)) | about
+                    made = _baseline(made, visit, when, baselines.get(cell)) | about
                     block.write(cell, made)
-                    baselines[where] = made
+                    baselines[cell] = made
                 else:
                     block.write(cell, made | about)
                 if when != "last" and cell in block.missing:
@@ -82,8 +86,23 @@ def measure_block(
     bar.close()
 
 
-def _where(cell: dict) -> tuple[str, int]:
-    return cell["workload"], cell["batch"]
+def _visit(
+    study: Study, setups: list[str], lacking: list[Cell]
+) -> Iterator[tuple[str | None, list[Cell]]]:
+    """A visit's parts in their order: gamma 0 first, what is lacking, gamma 0 last; by setup."""
+    for setup in setups:
+        own = [c for c in lacking if study.baselines[c.setup] == setup]
+        base = list(dict.fromkeys(_base(study, c) for c in own))
+        yield from (("first", base), (None, own), ("last", base))
+
+
+def _base(study: Study, cell: Cell) -> Cell:
+    return Cell(cell.workload, cell.batch, 0, study.baselines[cell.setup])
+
+
+def _cell(r: dict) -> Cell:
+    c = r["cell"]
+    return Cell(c["workload"], c["batch"], c["gamma"], c.get("setup", ""))
 
 
 def _paired(r: dict, baseline: dict | None) -> bool:
@@ -110,6 +129,7 @@ def run_cell(
     warmup: int,
     repetitions: int,
 ) -> dict:
+    study = study.at(cell.setup)
     workload = study.workloads[cell.workload]
     first = replicate * max(study.batches)
     which = study.timing_prompts(cell.workload)
@@ -121,7 +141,14 @@ def run_cell(
         seed = None
         if workload.sampling.get("temperature", 0) > 0:
             seed = study.seed + 1000 * (replicate * (warmup + repetitions) + i)
-        run = engine.run(batch, study.tokens_to_generate(cell.gamma), workload.sampling, seed)
+        once = partial(
+            engine.run, batch, study.tokens_to_generate(cell.gamma), workload.sampling, seed
+        )
+        if i == warmup - 1 and cell.gamma:
+            run, draft_ms = engine.draft_ms(once)
+            run["draft_ms"] = draft_ms
+        else:
+            run = once()
         if i != warmup:  # one copy of the text is enough to compare draft lengths
             del run["token_ids"]
         runs.append({"index": i, "warmup": i < warmup, "seed": seed, **run})
@@ -148,8 +175,9 @@ def cell_record(
 ) -> dict:
     wanted = study.counter_settings if kind == "counter_run" else study.timing_settings
     settings = wanted(platform.name, cell)
+    where = {k: v for k, v in asdict(cell).items() if k != "setup" or v}
     return record.envelope(study, kind, settings, source | measured.pop("times")) | {
-        "cell": {"platform": platform.name, "replicate": replicate, **asdict(cell)},
+        "cell": {"platform": platform.name, "replicate": replicate, **where},
         **measured,
     }
 
@@ -166,10 +194,10 @@ def running(start: StartEngine, *args, **options) -> Iterator[Engine]:
 def engines(
     study: Study, platform: Platform, model: Path, cells: list[Cell], start: StartEngine
 ) -> Iterator[tuple[Cell, Engine]]:
-    """Each cell with an engine of its gamma; one start serves all cells of a gamma."""
-    for gamma in dict.fromkeys(c.gamma for c in cells):
-        with running(start, model, study, platform, gamma) as engine:
-            yield from ((c, engine) for c in cells if c.gamma == gamma)
+    """Each cell with an engine of its setup and gamma; one start serves all cells of both."""
+    for setup, gamma in dict.fromkeys((c.setup, c.gamma) for c in cells):
+        with running(start, model, study.at(setup), platform, gamma) as engine:
+            yield from ((c, engine) for c in cells if (c.setup, c.gamma) == (setup, gamma))
 
 
 def _progress(study: Study, results: Path, stream) -> tqdm:

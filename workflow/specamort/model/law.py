@@ -1,10 +1,11 @@
 """The step-time law: what a decode step takes, in milliseconds, and how its host terms are chosen.
 
-    step = t_base + coverage kappa increment + h,    pot = step / tau
+    step = t_base + coverage kappa increment + h,    pot = (step + draft) / tau
 
 `t_base` is a step without speculation, `increment` what the device takes more for a step that
 verifies gamma + 1 positions (milliseconds, from the microbenchmark), `kappa` the share of it that
-the host does not hide, and h the host's own part. Equation (1) multiplies the whole of t_base by
+the host does not hide, h the host's own part, and `draft` what proposing takes, which is measured
+(`engine.draft_ms`). Equation (1) multiplies the whole of t_base by
 1 + d; only its device part grows, and that part is what the increment is.
 
 No term is below 0: it is time that is spent, and one below 0 would only make good for an increment

@@ -11,7 +11,7 @@ from ..analysis.predictions import LAW
 from ..analysis.tables import ANEW, NAMES, finished
 from ..errors import SpecamortError
 from ..model.law import TERMS
-from ..study.grid import Study
+from ..study.grid import AXES, Setup, Study
 from .acceptance import Acceptance
 from .calibration import D_MAX, MS_MAX, MS_MIN, Calibration
 
@@ -38,19 +38,41 @@ _NUMBERS: dict[str, dict[str, tuple[float, float]]] = {
 _OPTIONAL = {"law": {f"h_{t}_ms": (-MS_MAX, MS_MAX) for t in TERMS}}
 
 
-def read_calibration(study: Study, results: Path, platform: str, batch: int) -> Calibration:
+def chosen_setup(study: Study, name: str | None) -> Setup:
+    """The setup of that name, or the only one.
+
+    Raises:
+        SpecamortError: there are several, and none or another is named.
+    """
+    if name is None and len(study.setups) == 1:
+        return study.setups[0]
+    for setup in study.setups:
+        if setup.name == name:
+            return setup
+    known = ", ".join(s.name for s in study.setups) or "one, without a name"
+    said = "name one with --setup" if name is None else f"no setup {name!r:.80}"
+    raise SpecamortError(f"{study.file}: {said}; it has {known}")
+
+
+def read_calibration(
+    study: Study, results: Path, platform: str, batch: int, setup: Setup | None = None
+) -> Calibration:
     """What a finished study says of a step, for `plan`.
+
+    Args:
+        setup: mode, context and drafter; may be left out where the study has one.
 
     Raises:
         SpecamortError: the study is not finished, or has no such platform or batch; or a table is
             damaged or of another study.
     """
+    setup = setup or chosen_setup(study, None)
     study.platform(platform)
     if batch not in study.batches:
         known = ", ".join(map(str, study.batches))
         raise SpecamortError(f"{study.file}: batch {batch} is not in it; it has {known}")
     _require_whole(study, results)
-    here = {"platform": platform, "batch": batch}
+    here = setup.values | {"platform": platform, "batch": batch}
     grid: dict[str, list[Any]] = {
         "workload": list(study.workloads),
         "gamma": list(study.gammas),
@@ -58,8 +80,9 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
     cells = _rows(study, results, "cells", here, grid)
     base = cells[cells["gamma"] == 0]
     d = _rows(study, results, "verify_overhead", here, {"gamma": list(study.gammas)})
-    law = read_law(_rows(study, results, "law", {"chosen": True}, {"chosen": [True]}))
-    held_out = {"cells_of": "held out", "workload": "all", "predictor": LAW}
+    chosen = setup.values | {"chosen": True}
+    law = read_law(_rows(study, results, "law", chosen, {"chosen": [True]}))
+    held_out = setup.values | {"cells_of": "held out", "workload": "all", "predictor": LAW}
     errors = _rows(
         study, results, "errors", held_out, {"workload": ["all"] if study.heldout else []}
     )
@@ -74,9 +97,10 @@ def read_calibration(study: Study, results: Path, platform: str, batch: int) -> 
         batch=batch,
         batches=study.batches,
         gammas=study.gammas,
-        eager=study.engine["enforce_eager"],
+        eager=study.at(setup.name).engine["enforce_eager"],
         error=float(errors["mape_pct"].max()) / 100 if len(errors) else 0.0,
-        source=f"study {study.name}{synthetic}, {platform}, N = {batch}",
+        source=f"study {study.name}{synthetic}, {platform}, N = {batch}"
+        + f", {setup.name}" * bool(setup.name),
     )
 
 
@@ -92,8 +116,13 @@ def _require_whole(study: Study, results: Path) -> None:
             raise SpecamortError(f"{file}: has no column origin; {ANEW}")
 
 
-def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
+def read_acceptance(
+    study: Study, results: Path, workload: str, setup: Setup | None = None
+) -> Acceptance:
     """A workload's acceptance as the study counted it, by position of its longest drafts.
+
+    Args:
+        setup: as of `read_calibration`.
 
     Raises:
         SpecamortError: the study is not finished, or has no such workload; or a table is damaged
@@ -103,7 +132,8 @@ def read_acceptance(study: Study, results: Path, workload: str) -> Acceptance:
         known = ", ".join(study.workloads)
         raise SpecamortError(f"{study.file}: no workload {workload!r}; it has {known}")
     top = max(study.gammas)
-    here = {"workload": workload, "gamma": top}
+    setup = setup or chosen_setup(study, None)
+    here = setup.values | {"workload": workload, "gamma": top}
     coverage = _rows(study, results, "acceptance", here, {"gamma": [top]}).iloc[0]["coverage"]
     here |= {"platform": study.calibration.name}
     rows = _rows(study, results, "survival", here, {"position": list(range(1, top + 1))})
@@ -130,7 +160,7 @@ def _rows(
     """
     frame, file = finished(study, results, table), results / "tables" / f"{table}.csv"
     optional = _OPTIONAL.get(table, {})
-    needed = [*_NAMES[table], *_NUMBERS[table], *optional]
+    needed = [*(a.name for a in AXES), *_NAMES[table], *_NUMBERS[table], *optional]
     if missing := [c for c in needed if c not in frame]:
         raise SpecamortError(f"{file}: has no column {', '.join(missing)}; {ANEW}")
     for column in _NAMES[table]:

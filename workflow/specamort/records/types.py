@@ -106,23 +106,28 @@ class Visit(TypedDict):
 
 
 class Cell(TypedDict):
+    """`setup` is missing where the study has one; see `study.grid.Setup`."""
+
     platform: str
     replicate: int
     workload: str
     batch: int
     gamma: int
+    setup: NotRequired[str]
 
 
 class Block(TypedDict):
     """What a timing record's cell was measured in, with the cells of every gamma.
 
     Attributes:
-        gamma_order: of a visit that measures all of them.
+        gamma_order: of a visit that measures all of them, in each setup.
+        setup_order: the same of the setups that gamma 0 depends on; missing where there is one.
     """
 
     id: str
     seed: str
     gamma_order: list[int]
+    setup_order: NotRequired[list[str]]
 
 
 class Prompt(TypedDict):
@@ -179,6 +184,7 @@ class Repetition(TypedDict):
         token_ids: by sequence, in the first timed repetition.
         step_drafts: of how many sequences each engine step after the first token's verified a
             draft; null where the engine's statistics are off.
+        draft_ms: what a step's drafts took, median; of the last warm-up, where they are timed.
         visit: the job's visit to the block; `when` in it a repetition of gamma 0 was run.
 
     A dial's also:
@@ -198,6 +204,7 @@ class Repetition(TypedDict):
     counters: Counters | None
     token_ids: NotRequired[list[list[int]]]
     step_drafts: NotRequired[list[int] | None]
+    draft_ms: NotRequired[float | None]
     visit: NotRequired[str]
     when: NotRequired[Literal["first", "last"]]
     engine: NotRequired[Literal["plain", "dial"]]
@@ -231,6 +238,7 @@ class Trace(TypedDict):
     context_tokens: int
     batch: int
     gamma: int
+    mode: NotRequired[str]
     weights: str
     tracer: str
     tokens_per_step: int
@@ -256,11 +264,13 @@ class SelfCheck(TypedDict):
 
 
 class Dial(TypedDict):
-    """`text_runs`: runs until a text drafted itself, by draft length."""
+    """By draft length `text_runs`, runs until a text drafted itself, and `draft_ms`, of a step."""
 
     platform: str
     batch: int
+    setup: NotRequired[str]
     text_runs: NotRequired[dict[str, int]]
+    draft_ms: NotRequired[dict[str, float | None]]
 
 
 class Record(TypedDict):

@@ -5,6 +5,7 @@ docs/figures.md says for each which columns of which tables it draws.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +13,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -19,15 +21,18 @@ from matplotlib.patches import Patch
 from .. import files
 from ..analysis.decomposition import compared_decode_steps
 from ..analysis.origins import not_measured
+from ..analysis.setups import NAMES as SETUP
+from ..analysis.setups import of_setup
 from ..analysis.tables import read_table
 from ..errors import SpecamortError
 from ..records.types import Origin
-from ..study.grid import Study
+from ..study.grid import Platform, Setup, Study
 from .style import (
     FORMATS,
     GREY,
     HOST_TIME,
     OUTLINE,
+    SETUP_COLOURS,
     STYLE,
     VERIFY_COST,
     batch_panels,
@@ -50,7 +55,7 @@ matplotlib.use("Agg")
 FOREIGN = ("vendor_verify_overhead",)
 TABLES = [
     *("cells", "predictions", "errors", "shortfall", "timing_alpha", "steps", "verify_overhead"),
-    *("device_verify_overhead", "dial"),
+    *("device_verify_overhead", "dial", "survival", "best_baselines", "crossovers"),
 ]
 
 
@@ -69,8 +74,8 @@ def draw_all(study: Study, results: Path) -> None:
     frames = read_tables(results, TABLES)
     with drawn_from(results), plt.rc_context(STYLE):
         foreign = not_measured(frames.values())
-        for name, draw in figures_of(study).items():
-            figure = draw(study, frames)
+        for name, draw in every_figure(study).items():
+            figure = draw(frames)
             watermark(figure, foreign)
             for suffix in FORMATS:
                 metadata = {"Date": None} if suffix == "svg" else None
@@ -112,7 +117,7 @@ def drawn_from(results: Path) -> Iterator[None]:
 
 
 def figure_paths(study: Study, results: Path) -> list[Path]:
-    return [results / "figures" / f"{n}.{s}" for n in figures_of(study) for s in FORMATS]
+    return [results / "figures" / f"{n}.{s}" for n in every_figure(study) for s in FORMATS]
 
 
 def speedup(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
@@ -407,6 +412,127 @@ def dial(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     return figure
 
 
+def _setup_lines(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Of each setup: what it is called, its colour, its rows."""
+    for i, setup in enumerate(study.setups):
+        rows = table[(table[SETUP] == pd.Series(setup.values)).all(axis=1)]
+        yield setup.name or "all", SETUP_COLOURS[i % len(SETUP_COLOURS)], rows
+
+
+def _workload_panels(study: Study) -> Iterator[tuple[Axes, str, Platform]]:
+    """A row a platform, a column a workload."""
+    shape = len(study.platforms), len(study.workloads)
+    size = 3.4 * shape[1] + 0.6, 2.9 * shape[0] + 0.4
+    figure, axes = plt.subplots(
+        *shape, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    for row, p in zip(axes, study.platforms.values(), strict=True):
+        for ax, w in zip(row, study.workloads, strict=True):
+            ax.set_title(f"{p.label}, {w}")
+            yield ax, w, p
+
+
+def _named_setups(study: Study, figure: Figure, *more: Line2D) -> None:
+    key = [
+        Line2D([], [], color=colour, label=name)
+        for name, colour, _ in _setup_lines(study, pd.DataFrame(columns=SETUP))
+    ]
+    figure.legend(handles=[*key, *more], loc="outside upper center", ncols=4, fontsize=8)
+
+
+def crossover(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 9: Speedup over batch size at the shortest and the longest draft, with its 95%
+    interval; a vertical line is the batch from which on speculation stops paying."""
+    drafting = [g for g in study.gammas if g]
+    shown = dict(zip(dict.fromkeys((min(drafting), max(drafting))), ("-", "--"), strict=False))
+    for ax, w, p in _workload_panels(study):
+        ax.axhline(1, color=GREY, linewidth=0.8)
+        for (_, colour, rows), (_, _, ends) in zip(
+            _setup_lines(study, frames["cells"]),
+            _setup_lines(study, frames["crossovers"]),
+            strict=True,
+        ):
+            for gamma, dash in shown.items():
+                where = "workload == @w and platform == @p.name and gamma == @gamma"
+                own = rows.query(where).sort_values("batch")
+                ax.plot(own["batch"], own["speedup"], dash, marker="o", ms=3, color=colour)
+                ax.vlines(own["batch"], own["speedup_low"], own["speedup_high"], color=colour, lw=1)
+                at = ends.query(where)["crossover_batch"].dropna()
+                ax.vlines(at, 0, 1, color=colour, linestyle=dash, linewidth=0.8)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(study.batches, study.batches)
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("batch N")
+    figure = ax.figure
+    figure.axes[0].set_ylabel("speedup over γ = 0")
+    _named_setups(
+        study,
+        figure,
+        *(Line2D([], [], color=GREY, ls=d, label=f"γ = {g}") for g, d in shown.items()),
+    )
+    return figure
+
+
+def positions(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 10: Share of drafts of which at least so many tokens were accepted, by the engine's
+    counters per position, at the longest draft."""
+    top = max(study.gammas)
+    for ax, w, p in _workload_panels(study):
+        for _, colour, rows in _setup_lines(study, frames["survival"]):
+            own = rows.query("workload == @w and platform == @p.name and gamma == @top")
+            ax.plot(own["position"], own["survival"], "o-", ms=3, color=colour, linewidth=1)
+        ax.set_ylim(0, 1.05)
+        ax.set_xlabel("position in the draft")
+    figure = ax.figure
+    figure.axes[0].set_ylabel("share of drafts")
+    _named_setups(study, figure)
+    return figure
+
+
+def modes(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 11: Latency per output token in every mode. What speculation saves shows against the
+    lowest of the points at γ = 0, which is grey: the fastest mode without it."""
+    n = min(study.batches)
+    for ax, w, p in _workload_panels(study):
+        where = "workload == @w and platform == @p.name and batch == @n"
+        best = frames["best_baselines"].query(where)["best_base_ms"]
+        ax.axhline(best.median(), color=GREY, linewidth=0.8)
+        for _, colour, rows in _setup_lines(study, frames["cells"]):
+            own = rows.query(where).sort_values("gamma")
+            ax.plot(own["gamma"], own["pot_ms"], color=colour, linewidth=1)
+            points(ax, own, "pot_ms", colour, platform_marker(study, p.name))
+        ax.set_xticks(study.gammas)
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("draft length γ")
+    figure = ax.figure
+    figure.axes[0].set_ylabel(f"ms per output token, N = {n}")
+    _named_setups(study, figure)
+    return figure
+
+
+def host_share(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 12: A decode step without speculation in every mode: device time, and what the host
+    exposes of itself beside it (hatched), lowest to highest pair."""
+    host = {"facecolor": "none", "hatch": HOST_TIME, **OUTLINE}
+    figure, axes = panels(len(study.platforms))
+    for ax, p in zip(axes, study.platforms.values(), strict=True):
+        rows = compared_decode_steps(study, frames["steps"]).query("platform == @p.name")
+        rows = rows[rows["model"] == study.model.name].drop_duplicates("mode").reset_index()
+        ax.bar(rows.index, rows["device_ms"], 0.6, color=platform_colour(study, p.name), **OUTLINE)
+        ax.bar(rows.index, rows["host_ms"], 0.6, bottom=rows["device_ms"], **host)
+        ax.vlines(rows.index, rows["step_ms_low"], rows["step_ms_high"], color="black", lw=1.5)
+        for i, row in rows.iterrows():
+            said = f"{row['host_share_pct']:.0f}%"
+            ax.annotate(said, (i, row["step_ms"]), (8, 4), textcoords="offset points", fontsize=8)
+        ax.set_xticks(rows.index, rows["mode"])
+        ax.set_title(f"{p.label}, N = 1, {study.tracing.context_tokens} tokens")
+    axes[0].set_ylabel("ms per decode step")
+    axes[0].set_ylim(bottom=0)
+    key = [*platform_patches(study, "device"), Patch(label="host-exposed", **host)]
+    figure.legend(handles=key, loc="outside upper center", ncols=len(key))
+    return figure
+
+
 FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
     "figure1_speedup": speedup,
     "figure2_equation": equation_fit,
@@ -421,4 +547,40 @@ FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
 
 def figures_of(study: Study) -> dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]]:
     """Those that the study has measurements for."""
-    return {k: draw for k, draw in FIGURES.items() if study.dial or draw is not dial}
+    return {k: draw for k, draw in FIGURES.items() if study.dial_cells or draw is not dial}
+
+
+def compared_figures(
+    study: Study,
+) -> dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]]:
+    """Those of all setups together that the study has more than one point for."""
+    found = {}
+    if len(study.batches) > 2:
+        found["figure9_crossover"] = crossover
+    if len(study.drafters) > 1:
+        found["figure10_positions"] = positions
+    if len(study.modes) > 1:
+        found |= {"figure11_modes": modes, "figure12_host_share": host_share}
+    return found
+
+
+def figure_name(setup: Setup, name: str) -> str:
+    """Of a file: a figure of one setup, where there are several."""
+    return f"{setup.name}_{name}" if setup.name else name
+
+
+def every_figure(study: Study) -> dict[str, Callable[[dict[str, pd.DataFrame]], Figure]]:
+    """By the name of its file, what draws it from the tables of all setups."""
+    found: dict[str, Callable[[dict[str, pd.DataFrame]], Figure]] = {}
+    for setup in study.setups:
+        for name, draw in figures_of(study.at(setup.name)).items():
+            found[figure_name(setup, name)] = partial(_of_one, draw, study, setup)
+    for name, draw in compared_figures(study).items():
+        found[name] = partial(draw, study)
+    return found
+
+
+def _of_one(
+    draw: Callable, study: Study, setup: Setup, frames: dict[str, pd.DataFrame]
+) -> Figure:
+    return draw(study.at(setup.name), {n: of_setup(f, setup) for n, f in frames.items()})

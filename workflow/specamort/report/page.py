@@ -5,16 +5,26 @@ from pathlib import Path
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from ..analysis.decomposition import compared_decode_steps
 from ..analysis.origins import not_measured
+from ..analysis.setups import of_setup
 from ..analysis.shortfall import LOSSES
 from ..analysis.tables import NAMES
 from ..errors import SpecamortError
 from ..files import write_text
 from ..model.kernels import FAMILIES
 from ..study.grid import Study
-from .figures import FOREIGN, drawn_from, figures_of, read_tables
+from .figures import (
+    FOREIGN,
+    compared_figures,
+    drawn_from,
+    every_figure,
+    figure_name,
+    figures_of,
+    read_tables,
+)
 
 
 def write_report(study: Study, results: Path) -> None:
@@ -23,7 +33,7 @@ def write_report(study: Study, results: Path) -> None:
         SpecamortError: a table or a figure is not there, or cut.
     """
     t = read_tables(results, NAMES)
-    pictures = {n: _picture(results / "figures" / f"{n}.svg") for n in figures_of(study)}
+    pictures = {n: _picture(results / "figures" / f"{n}.svg") for n in every_figure(study)}
     with drawn_from(results):
         page = _page(study, t, pictures)
     write_text(results / "report.html", page)
@@ -44,14 +54,36 @@ def _page(study: Study, t: dict[str, pd.DataFrame], pictures: dict[str, str]) ->
     )
     environment.filters["show"] = _show
     environment.tests["numbers"] = pd.api.types.is_numeric_dtype
+    parts = []
+    for setup in study.setups:
+        one, own = study.at(setup.name), {n: of_setup(frame, setup) for n, frame in t.items()}
+        drawn = {n: pictures[figure_name(setup, n)] for n in figures_of(one)}
+        html = environment.get_template("setup.html").render(_setup(one, own, drawn))
+        title = ", ".join(f"{k} {v}" for k, v in setup.values.items() if k in study.varied)
+        parts.append({"title": title, "answer": answer(one, own), "html": Markup(html)})
+    return environment.get_template("report.html").render(
+        study=study,
+        banners=banners(t),
+        parts=parts,
+        compared=[
+            {"svg": pictures[n], "number": int(n.split("_")[0].removeprefix("figure"))}
+            | {"caption": draw.__doc__.partition(": ")[2]}
+            for n, draw in compared_figures(study).items()
+        ],
+        best_baselines=t["best_baselines"].drop(columns="origin"),
+        crossovers=t["crossovers"].drop(columns="origin"),
+    )
+
+
+def _setup(study: Study, t: dict[str, pd.DataFrame], pictures: dict[str, str]) -> dict[str, object]:
+    """What the template of one setup shows."""
     shown = ["platform", "workload", "batch", "gamma"]
     shown += [f"{v}{s}" for v in ("pot_ms", "speedup") for s in ("", "_low", "_high")]
     shown += ["alpha", "coverage", "tau", "timed", "origin"]
-    return environment.get_template("report.html").render(
+    return dict(
         study=study,
         answer=answer(study, t),
         pictures=pictures,
-        banners=banners(t),
         missed=t["acceptance"].query("not in_band").to_dict("records"),
         disturbed=disturbed(t),
         left_out=t["cells"].query("blocks_left_out > 0").to_dict("records"),

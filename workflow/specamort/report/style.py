@@ -23,6 +23,8 @@ from ..study.grid import Platform, Study
 
 WORKLOAD_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#882255"]
 PLATFORM_COLOURS = ["#CC79A7", "#E69F00", "#56B4E9", "#F0E442"]
+# of setups, where workloads have panels of their own
+SETUP_COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#882255", "#CC79A7", "#E69F00"]
 MARKERS = ["o", "s", "^", "D", "v", "P"]
 GREY = "#777777"
 VERIFY_COST = "#cccccc"

@@ -1,10 +1,11 @@
 """What a study is: models, platforms, workloads, and the grid of cells they span."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from ..errors import SpecamortError
 from ..model.draws import Dialled, dialled
@@ -50,16 +51,15 @@ class Workload:
     sampling: dict[str, float] = field(default_factory=dict)
 
 
-class Drafter(TypedDict):
-    """vLLM's `speculative_config`, but for the draft length."""
-
-    method: str
-    prompt_lookup_min: int
-    prompt_lookup_max: int
+# vLLM's `speculative_config`, but for the draft length; `model` is one of the study's by its name
+Drafter = dict[str, Any]
 
 
 class EngineOptions(TypedDict):
-    """vLLM's engine arguments, and which of its two model runners must be in use."""
+    """vLLM's engine arguments, and which of its two model runners must be in use.
+
+    Others of vLLM's may be there too, under their own names.
+    """
 
     model_runner: str  # v1 | v2
     enforce_eager: bool
@@ -68,39 +68,107 @@ class EngineOptions(TypedDict):
     gpu_memory_utilization: NotRequired[float]
 
 
+@dataclass(frozen=True)
+class Axis:
+    """What a study may vary beside platform, workload, batch and draft length.
+
+    Attributes:
+        name: its column in every table.
+        values: of a study, by name and in the order of its file.
+        at: the study with one of them alone.
+        label: a value in the name of a file.
+        of_baseline: whether gamma 0 differs between its values.
+    """
+
+    name: str
+    values: "Callable[[Study], Iterable[Any]]"
+    at: "Callable[[Study, Any], Study]"
+    label: Callable[[Any], str] = str
+    of_baseline: bool = True
+
+
+AXES = (
+    Axis("mode", lambda s: s.modes, lambda s, v: replace(s, modes={v: s.modes[v]})),
+    Axis("context", lambda s: s.contexts, lambda s, v: replace(s, contexts=(v,)), "c{}".format),
+    Axis(
+        "drafter",
+        lambda s: s.drafters,
+        lambda s, v: replace(s, drafters={v: s.drafters[v]}),
+        of_baseline=False,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A point on `AXES`.
+
+    Attributes:
+        name: of the values that vary in the study; empty where none does.
+        baseline: the same of those that gamma 0 depends on.
+        values: by axis.
+    """
+
+    name: str
+    baseline: str
+    values: dict[str, Any]
+
+
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One point of the grid inside a block: what runs in one engine at one batch."""
+    """One point of the grid inside a block: what runs in one engine at one batch.
+
+    `setup` is that of `Setup.name`, or of `Setup.baseline` at gamma 0.
+    """
 
     workload: str
     batch: int
     gamma: int
+    setup: str = ""
 
     def __str__(self) -> str:
-        return f"{self.workload}-n{self.batch}-g{self.gamma}"
+        return _joined(f"{self.workload}-n{self.batch}-g{self.gamma}", self.setup)
 
 
 @dataclass(frozen=True, order=True)
 class TraceCell:
-    """What one pair of traced runs takes apart: a model's decode or verify step."""
+    """What one pair of traced runs takes apart: a model's decode or verify step.
+
+    `mode` is empty where the study has one.
+    """
 
     model: str
     context_tokens: int
     batch: int
     gamma: int
+    mode: str = ""
 
     def __str__(self) -> str:
-        return f"{self.model}-c{self.context_tokens}-n{self.batch}-g{self.gamma}"
+        where = f"{self.model}-c{self.context_tokens}-n{self.batch}-g{self.gamma}"
+        return _joined(where, self.mode)
 
 
 @dataclass(frozen=True, order=True)
 class DialCell:
-    """What one dial record holds: every draft length and acceptance at a batch."""
+    """What one dial record holds: every draft length and acceptance at a batch.
+
+    `setup` is that of `Setup.baseline`.
+    """
 
     batch: int
+    setup: str = ""
 
     def __str__(self) -> str:
-        return f"n{self.batch}"
+        return _joined(f"n{self.batch}", self.setup)
+
+
+def _joined(*parts: str) -> str:
+    return "-".join(filter(None, parts))
+
+
+def takes_proposers(engine: EngineOptions) -> bool:
+    """Whether vLLM takes a proposer of one's own there, as a dial is."""
+    return engine["model_runner"] == "v1" and not engine["async_scheduling"]
 
 
 @dataclass(frozen=True)
@@ -126,6 +194,7 @@ class Tracing:
     tokens: lengths of the two runs of a pair at gamma 0; at gamma, the same number of steps.
     context_tokens: of the decode steps of several models; the verify steps have the study's.
     models: other models whose decode step is taken apart beside the study's own.
+    batches, gammas: of the verify steps; empty for all of the study's.
     """
 
     tracer: str  # nsys | kineto
@@ -133,6 +202,8 @@ class Tracing:
     context_tokens: int
     pairs: int
     models: tuple[Model, ...]
+    batches: tuple[int, ...] = ()
+    gammas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,15 +230,16 @@ class Study:
     workloads: dict[str, Workload]
     gammas: tuple[int, ...]
     batches: tuple[int, ...]
-    context_tokens: int
+    contexts: tuple[int, ...]
     output_tokens: int
     warmup: int
     repetitions: int
     replicates: int
     seed: int
-    drafter: Drafter
-    engine: EngineOptions
+    drafters: dict[str, Drafter]
+    modes: dict[str, EngineOptions]
     tracing: Tracing
+    window: tuple[int, int]  # of the lookup that judges whether a passage can be copied
     dial: Dial | None = None
     rehearses: str | None = None  # the study file that this one stands in for, see `rehearse`
 
@@ -177,8 +249,79 @@ class Study:
         return "rehearsal" if self.rehearses else "measured"
 
     @property
-    def models(self) -> dict[str, Model]:
+    def engine(self) -> EngineOptions:
+        """Of the first mode: that of a study at one point of its axes."""
+        return next(iter(self.modes.values()))
+
+    @property
+    def drafter(self) -> Drafter:
+        """The first."""
+        return next(iter(self.drafters.values()))
+
+    @property
+    def context_tokens(self) -> int:
+        """The first."""
+        return self.contexts[0]
+
+    @cached_property
+    def setups(self) -> list[Setup]:
+        """Every point on `AXES`, in the order of the study file."""
+        given = [list(a.values(self)) for a in AXES]
+        varied = [(a, len(v) > 1) for a, v in zip(AXES, given, strict=True)]
+        found = []
+        for point in product(*given):
+            labels = [
+                (a.of_baseline, a.label(v))
+                for (a, varies), v in zip(varied, point, strict=True)
+                if varies
+            ]
+            found.append(
+                Setup(
+                    name=_joined(*(x for _, x in labels)),
+                    baseline=_joined(*(x for of_baseline, x in labels if of_baseline)),
+                    values={a.name: v for a, v in zip(AXES, point, strict=True)},
+                )
+            )
+        return found
+
+    @property
+    def varied(self) -> list[str]:
+        """Names of the axes on which the study has more than one point."""
+        return [a.name for a in AXES if len(list(a.values(self))) > 1]
+
+    @cached_property
+    def slices(self) -> dict[str, "Study"]:
+        """By the name of a setup, and of a baseline, the study there: one point on every axis."""
+        found: dict[str, Study] = {}
+        for setup in self.setups:
+            one = self
+            for axis in AXES:
+                one = axis.at(one, setup.values[axis.name])
+            found[setup.name] = one
+            found.setdefault(setup.baseline, one)
+        return found
+
+    @cached_property
+    def baselines(self) -> dict[str, str]:
+        """By the name of a setup, that of its gamma 0; which has itself."""
+        return {s.baseline: s.baseline for s in self.setups} | {
+            s.name: s.baseline for s in self.setups
+        }
+
+    def at(self, setup: str) -> "Study":
+        """The study at one point on every axis, by the name of a setup or of a baseline."""
+        return self.slices[setup]
+
+    @property
+    def traced_models(self) -> dict[str, Model]:
+        """The study's own, and those whose decode step is taken apart beside it."""
         return {m.name: m for m in (self.model, *self.tracing.models)}
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """Every model of the study, those that draft too."""
+        drafting = (d["model"] for d in self.drafters.values() if "model" in d)
+        return self.traced_models | {m["name"]: Model(**m) for m in drafting}
 
     @property
     def results(self) -> Path:
@@ -217,7 +360,13 @@ class Study:
     @cached_property
     def cells(self) -> list[Cell]:
         """The cells of every block, in the order of the study file."""
-        return [Cell(*c) for c in product(self.workloads, self.batches, self.gammas)]
+        return list(
+            dict.fromkeys(
+                Cell(*c, setup.name if c[2] else setup.baseline)
+                for setup in self.setups
+                for c in product(self.workloads, self.batches, self.gammas)
+            )
+        )
 
     @property
     def full_acceptance_workload(self) -> Workload:
@@ -226,15 +375,26 @@ class Study:
 
     @property
     def trace_cells(self) -> list[TraceCell]:
-        """Each model's decode step, and the own model's verify steps at every batch."""
-        verify = product([self.model.name], [self.context_tokens], self.batches, self.gammas)
-        decode = product(self.models, [self.tracing.context_tokens], [1], [0])
-        cells = dict.fromkeys(TraceCell(*c) for c in (*verify, *decode))
-        return sorted(cells, key=lambda c: (list(self.models).index(c.model), c.gamma))
+        """Of each mode, every model's decode step, and the own model's verify steps at its batches."""
+        batches, gammas = self.tracing.batches or self.batches, self.tracing.gammas or self.gammas
+        verify = product([self.model.name], self.contexts, batches, gammas)
+        decode = product(self.traced_models, [self.tracing.context_tokens], [1], [0])
+        modes = self.modes if len(self.modes) > 1 else [""]
+        found = dict.fromkeys(
+            TraceCell(*c, mode) for c, mode in product((*verify, *decode), modes)
+        )
+        order = list(self.traced_models)
+        return sorted(found, key=lambda c: (list(modes).index(c.mode), order.index(c.model), c.gamma))
 
     @property
     def dial_cells(self) -> list[DialCell]:
-        return [DialCell(n) for n in self.batches] if self.dial else []
+        """None of a mode that takes no proposer of one's own."""
+        if not self.dial:
+            return []
+        setups = dict.fromkeys(
+            s.baseline for s in self.setups if takes_proposers(self.at(s.baseline).engine)
+        )
+        return [DialCell(n, s) for s, n in product(setups, self.batches)]
 
     @property
     def dialled(self) -> list[Dialled]:
@@ -251,12 +411,13 @@ class Study:
         texts = 4 * sum(self.tokens_to_generate(g) for g in self.gammas)
         plain = 2 * (self.warmup + self.dial.repetitions) * self.tokens_to_generate(0)
         rounds = sum(self.tokens_to_generate(d.gamma) for d in self.dialled)
-        return len(self.batches) * (texts + plain + self.dial.repetitions * rounds)
+        return len(self.dial_cells) * (texts + plain + self.dial.repetitions * rounds)
 
     @property
     def reading_cost_cell(self) -> Cell:
         """The cell that is run with the engine's statistics on, then off."""
-        return Cell(next(iter(self.workloads)), min(self.batches), max(self.gammas))
+        first = next(iter(self.workloads)), min(self.batches), max(self.gammas)
+        return Cell(*first, self.setups[0].name)
 
     def trace_tokens(self, gamma: int) -> tuple[int, int]:
         """Output lengths of a pair's two runs: about as many tokens at every gamma.
@@ -282,10 +443,16 @@ class Study:
         return {
             "platform": self._device(platform),
             "model": asdict(self.model),
-            "drafter": self.drafter,
+            "drafter": self.traced_drafter,
             "engine": self.engine,
             "tracer": self.tracing.tracer,
         }
+
+    @property
+    def traced_drafter(self) -> Drafter:
+        """One that drafts on the host, if there is one: its verify steps hold no kernel of drafts."""
+        lookups = (d for d in self.drafters.values() if d["method"] == "ngram")
+        return next(lookups, self.drafter)
 
     def timing_prompts(self, workload: str) -> PromptSet:
         """What the timed cells of a workload ask for; counter runs share it."""
@@ -303,23 +470,37 @@ class Study:
     @property
     def prompt_sets(self) -> list[PromptSet]:
         """Every prompt that the study's jobs ask for, traces included."""
-        contexts = dict.fromkeys((self.context_tokens, self.tracing.context_tokens))
-        return [*map(self.timing_prompts, self.workloads), *map(self.trace_prompts, contexts)]
+        traced = dict.fromkeys((*self.contexts, self.tracing.context_tokens))
+        timed = (
+            replace(self, contexts=(c,)).timing_prompts(w)
+            for c in self.contexts
+            for w in self.workloads
+        )
+        return [*timed, *map(self.trace_prompts, traced)]
 
     @property
     def max_model_len(self) -> int:
         longest = max(self.tokens_to_generate(g) for g in self.gammas)
-        return self.context_tokens + longest + max(self.gammas) + 1
+        return max(self.contexts) + longest + max(self.gammas) + 1
 
     def tokens_to_generate(self, gamma: int) -> int:
         """Output length of a timed repetition at `gamma`; see `_whole_steps`."""
         return _whole_steps(self.output_tokens, gamma)
 
+    def traced_at(self, cell: TraceCell) -> "Study":
+        """The study as its engine is started for a trace: one mode, one drafter."""
+        modes = {cell.mode: self.modes[cell.mode]} if cell.mode else self.modes
+        return replace(self, modes=modes, drafters={"traced": self.traced_drafter})
+
     def timing_settings(self, platform: str, cell: Cell) -> Settings:
         """Everything a measured number of `cell` depends on, and nothing else."""
-        return self._where(platform, self.workloads[cell.workload], cell) | {
+        one = self.at(cell.setup)
+        # where drafters vary, what has none is all of theirs
+        drafter = one.drafter if cell.gamma or len(self.drafters) == 1 else None
+        return one._where(platform, self.workloads[cell.workload], cell) | {
+            "drafter": drafter,
             "model": asdict(self.model),
-            "context_tokens": self.context_tokens,
+            "context_tokens": one.context_tokens,
             "output_tokens": self.tokens_to_generate(cell.gamma),
             "warmup": self.warmup,
             "repetitions": self.repetitions,
@@ -334,8 +515,10 @@ class Study:
 
     def trace_settings(self, platform: str, cell: TraceCell) -> Settings:
         """Everything the traces of `cell` depend on, and nothing else."""
-        return self._where(platform, self.full_acceptance_workload, cell) | {
-            "model": asdict(self.models[cell.model]),
+        one = self.traced_at(cell)
+        return one._where(platform, self.full_acceptance_workload, cell) | {
+            "drafter": one.drafter,
+            "model": asdict(self.traced_models[cell.model]),
             "context_tokens": cell.context_tokens,
             "tokens": self.trace_tokens(cell.gamma),
             "tracer": self.tracing.tracer,
@@ -348,12 +531,12 @@ class Study:
         `gamma` is the most that its engine can draft.
         """
         assert self.dial
-        w = self.workloads[self.dial.workload]
-        return self._where(platform, w, Cell(w.name, cell.batch, max(self.gammas))) | {
+        w, one = self.workloads[self.dial.workload], self.at(cell.setup)
+        return one._where(platform, w, Cell(w.name, cell.batch, max(self.gammas))) | {
             # a text drafts itself; a lookup only chooses which passage is copied
-            "drafter": self.drafter if w.kind == "repeat" else None,
+            "drafter": one.drafter if w.kind == "repeat" else None,
             "model": asdict(self.model),
-            "context_tokens": self.context_tokens,
+            "context_tokens": one.context_tokens,
             "gammas": list(self.gammas),
             "output_tokens": [self.tokens_to_generate(g) for g in self.gammas],
             "acceptances": list(self.dial.acceptances),
@@ -363,12 +546,19 @@ class Study:
             "seed": self.seed,
         }
 
-    def microbench_settings(self, platform: str) -> Settings:
+    @property
+    def benched(self) -> dict[str, int]:
+        """A platform's microbenchmarks: the context of each, by the name of its record."""
+        if len(self.contexts) == 1:
+            return {"kernels": self.context_tokens}
+        return {f"kernels-c{c}": c for c in self.contexts}
+
+    def microbench_settings(self, platform: str, name: str) -> Settings:
         """Everything a platform's microbenchmark depends on, and nothing else."""
         return {
             "platform": self._device(platform),
             "model": asdict(self.model),
-            "context_tokens": self.context_tokens,
+            "context_tokens": self.benched[name],
             "batches": list(self.batches),
             "gammas": list(self.gammas),
             # so many that an interval is a few samples wide, not the extremes; a rehearsal's means
@@ -391,7 +581,6 @@ class Study:
             "draftable": w.alpha_min if w.kind == "repeat" else None,
             "batch": cell.batch,
             "gamma": cell.gamma,
-            "drafter": self.drafter,
             "engine": self.engine,
         }
 

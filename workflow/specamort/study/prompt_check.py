@@ -21,7 +21,7 @@ def check_prompts(
         SpecamortError: a prompt cannot be built, or is longer than the model takes.
     """
     lines = []
-    for model in study.models.values():
+    for model in study.traced_models.values():
         tokenizer = tokenizer_of(model)
         if tokenizer is None:
             tokenizer = tokenizer_of(EMBEDDED)

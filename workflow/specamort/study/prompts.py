@@ -199,7 +199,7 @@ def _choose(
         begin, _, prompt = item
         if begin not in share:
             share[begin] = draftable_share(
-                prompt.token_ids, prompt.copy, which.output_tokens, _AHEAD, _window(study)
+                prompt.token_ids, prompt.copy, which.output_tokens, _AHEAD, study.window
             )
         return share[begin]
 
@@ -225,10 +225,6 @@ def _apart(
     return chosen
 
 
-def _window(study: Study) -> tuple[int, int]:
-    return study.drafter["prompt_lookup_min"], study.drafter["prompt_lookup_max"]
-
-
 def _lookup(study: Study, which: PromptSet, prompt: Prompt, gamma: int) -> Lookup:
     tokens = which.tokens[gamma]
-    return copy_acceptance(prompt.token_ids, prompt.copy, tokens, gamma, _window(study))
+    return copy_acceptance(prompt.token_ids, prompt.copy, tokens, gamma, study.window)

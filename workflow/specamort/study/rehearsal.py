@@ -45,7 +45,10 @@ def rehearsal(raw: dict[str, Any], file: str, full: bool = False) -> dict[str, A
         else:  # what the stand-in's text is like says nothing of the model's
             w |= {"alpha_min": 0.0, "alpha_max": 1.0}
     # every repetition of a cell has the same prompts: their prefill is paid once
-    made["engine"] |= {"enable_prefix_caching": True, "model_runner": "v1"}
+    here = {"enable_prefix_caching": True, "model_runner": "v1", "async_scheduling": False}
+    made["engine"] |= here
+    for mode in made.get("modes", {}).values():
+        mode |= {k: v for k, v in here.items() if k in mode}
     tracing = made["tracing"]
     tracing["tracer"] = "kineto"
     tracing["models"] = [

@@ -2,13 +2,25 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from ..errors import SpecamortError
-from .grid import Dial, Model, Platform, Study, Tracing, Workload
+from .grid import (
+    Dial,
+    Drafter,
+    EngineOptions,
+    Model,
+    Platform,
+    Study,
+    Tracing,
+    Workload,
+    takes_proposers,
+)
 from .schema import validator
 from .texts import read_text, texts
 from .yaml_file import load_yaml
@@ -27,10 +39,11 @@ def parse_study(raw: dict[str, Any], file: str) -> Study:
     """The study in the mapping `raw`; see `read_study`."""
     _no_drafter(raw, file)
     _validate(raw, file)
+    modes = _modes(raw, file)
+    drafters = _drafters(raw, file)
+    contexts = raw["context_tokens"]
     rest: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v
-        for k, v in raw.items()
-        if k not in ("model", "platforms", "workloads", "tracing", "dial")
+        k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in _AS_THEY_ARE
     }
     tracing = raw["tracing"]
     study = Study(
@@ -43,13 +56,49 @@ def parse_study(raw: dict[str, Any], file: str) -> Study:
             | {
                 "tokens": tuple(sorted(tracing["tokens"])),
                 "models": tuple(Model(**m) for m in tracing["models"]),
+                "batches": tuple(tracing.get("batches", ())),
+                "gammas": tuple(tracing.get("gammas", ())),
             }
         ),
+        contexts=tuple(contexts) if isinstance(contexts, list) else (contexts,),
+        modes=modes,
+        drafters=drafters,
+        window=_window(drafters.values()),
         dial=_dial(raw["dial"]) if "dial" in raw else None,
         **rest,
     )
     _check(study)
     return study
+
+
+_AS_THEY_ARE = (
+    *("name", "gammas", "batches", "output_tokens", "warmup", "repetitions", "replicates", "seed"),
+    "rehearses",
+)
+
+
+def _modes(raw: dict[str, Any], file: str) -> dict[str, EngineOptions]:
+    """By name, what an engine is started with; `default` where the study has one mode."""
+    if "modes" not in raw:
+        return {"default": cast(EngineOptions, raw["engine"])}
+    modes = {name: raw["engine"] | changed for name, changed in raw["modes"].items()}
+    for name, mode in modes.items():
+        _validate(raw | {"engine": mode}, f"{file}: modes.{name}, with `engine`")
+    return cast(dict[str, EngineOptions], modes)
+
+
+def _drafters(raw: dict[str, Any], file: str) -> dict[str, Drafter]:
+    """By name; by its method where the study has one."""
+    if ("drafter" in raw) == ("drafters" in raw):
+        raise SpecamortError(f"{file}: drafter: give this or drafters, one of them")
+    return raw["drafters"] if "drafters" in raw else {raw["drafter"]["method"]: raw["drafter"]}
+
+
+def _window(drafters: Iterable[Drafter]) -> tuple[int, int]:
+    """Of the first lookup; where there is none, one that most would take."""
+    lookups = (d for d in drafters if d["method"] == "ngram" and {*_LOOKUP} <= d.keys())
+    first = next(lookups, dict(zip(_LOOKUP, (1, 4), strict=True)))
+    return first["prompt_lookup_min"], first["prompt_lookup_max"]
 
 
 def _dial(raw: dict[str, Any]) -> Dial:
@@ -81,18 +130,17 @@ def _check(study: Study) -> None:
         refuse("gammas", "has no 0; every speedup needs the baseline without speculation, add 0")
     if max(study.gammas) == 0:
         refuse("gammas", "has only 0; add at least one draft length to measure")
-    if study.drafter["prompt_lookup_min"] > study.drafter["prompt_lookup_max"]:
-        refuse("drafter.prompt_lookup_min", "is larger than prompt_lookup_max")
+    for where, drafter in _named("drafter", study.drafters):
+        _check_drafter(drafter, where, refuse)
+    for where, mode in _named("mode", study.modes, alone="engine"):
+        _check_mode(study, mode, where, refuse)
+    names = Counter(s.name for s in study.setups)
+    if same := [n for n, times in names.items() if times > 1]:
+        refuse("drafters", f"two setups of modes, contexts and drafters are called {same[0]}; rename")
     for label, n in Counter(p.label.strip() for p in study.platforms.values()).items():
         if n > 1:
             same = [p.name for p in study.platforms.values() if p.label.strip() == label]
             refuse(f"platforms.{same[1]}.label", f"is {label!r}, as that of {same[0]}; rename one")
-    for p in study.platforms.values():
-        if p.device == "cpu" and study.engine["model_runner"] == "v2":
-            refuse(
-                "engine.model_runner",
-                f"v2 needs Triton, which the CPU engine of platform {p.name} lacks; say v1",
-            )
     if "repeat" not in {w.kind for w in study.workloads.values()}:
         refuse("workloads", "has none of kind repeat; traces and figure 3 need full acceptance")
     _check_model(study.model, "model", refuse)
@@ -100,8 +148,20 @@ def _check(study: Study) -> None:
         refuse("model.source", "is random; acceptance needs a trained model")
     for i, m in enumerate(study.tracing.models):
         _check_model(m, f"tracing.models.{i}", refuse)
-    if len(study.models) != 1 + len(study.tracing.models):
+    if len(study.traced_models) != 1 + len(study.tracing.models):
         refuse("tracing.models", "two models have one name; rename one")
+    for where, drafter in _named("drafter", study.drafters):
+        if "model" in drafter:
+            model = Model(**drafter["model"])
+            _check_model(model, f"{where}.model", refuse)
+            same_name = study.models[model.name], study.traced_models.get(model.name, model)
+            if any(m != model for m in same_name):
+                refuse(f"{where}.model.name", f"another model of the study is {model.name}; rename")
+    for key in ("batches", "gammas"):
+        if other := {*getattr(study.tracing, key)}.difference(getattr(study, key)):
+            refuse(f"tracing.{key}", f"{min(other)} is none of the study's {key}")
+    if study.tracing.gammas and 0 not in study.tracing.gammas:
+        refuse("tracing.gammas", "has no 0, the step that a verify step is held against; add it")
     for p in study.platforms.values():
         needed, other = {"cpu": ("threads", "gpu"), "cuda": ("gpu", "threads")}[p.device]
         if getattr(p, needed) is None:
@@ -132,12 +192,83 @@ def _check(study: Study) -> None:
     _check_size(study, refuse)
 
 
+def _named(
+    axis: str, values: Mapping[str, Any], alone: str | None = None
+) -> Iterable[tuple[str, Any]]:
+    """Each value with its key in the study file."""
+    if len(values) == 1:
+        return [(alone or axis, v) for v in values.values()]
+    return [(f"{axis}s.{k}", v) for k, v in values.items()]
+
+
+@cache
+def _known(what: str) -> list[str]:
+    """Names of vLLM's options that a study may give."""
+    names = load_yaml(Path(__file__).parent / "vllm_names.yaml")[what]
+    return [*names, "model_runner"] if what == "engine" else names
+
+
+def _check_names(
+    given: Iterable[str], what: str, where: str, refuse: Callable[[str, str], NoReturn]
+) -> None:
+    for key in given:
+        if key not in _known(what):
+            near = get_close_matches(key, _known(what), 1)
+            refuse(
+                f"{where}.{key:.80}",
+                "unknown key; it is no option of vLLM's that a study may give"
+                + f", did you mean {near[0]}?" * bool(near),
+            )
+
+
+def _check_drafter(drafter: Drafter, where: str, refuse: Callable[[str, str], NoReturn]) -> None:
+    _check_names(drafter, "drafter", where, refuse)
+    method = drafter["method"]
+    for key in _LOOKUP:
+        if method == "ngram" and key not in drafter:
+            refuse(f"{where}.{key}", "missing key; method ngram needs it")
+    if method == "ngram" and drafter[_LOOKUP[0]] > drafter[_LOOKUP[1]]:
+        refuse(f"{where}.prompt_lookup_min", "is larger than prompt_lookup_max")
+    if method in _WITH_MODEL and "model" not in drafter:
+        refuse(f"{where}.model", f"missing key; method {method} needs its model or head")
+
+
+def _check_mode(
+    study: Study, mode: EngineOptions, where: str, refuse: Callable[[str, str], NoReturn]
+) -> None:
+    _check_names(mode, "engine", where, refuse)
+    for p in study.platforms.values():
+        if p.device == "cpu" and mode["model_runner"] == "v2":
+            refuse(
+                f"{where}.model_runner",
+                f"v2 needs Triton, which the CPU engine of platform {p.name} lacks; say v1",
+            )
+        if p.device == "cpu" and mode["async_scheduling"]:
+            refuse(
+                f"{where}.async_scheduling",
+                f"vLLM's CPU engine, that of platform {p.name}, has none; say false",
+            )
+    for drafter in study.drafters.values():
+        if mode["async_scheduling"] and drafter["method"] in _SYNCHRONOUS:
+            refuse(
+                f"{where}.async_scheduling",
+                f"vLLM does not take it with drafter {drafter['method']}; say false",
+            )
+
+
+_LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
+_WITH_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark")
+_SYNCHRONOUS = ("ngram", "suffix", "medusa", "mlp_speculator")
+
+
 def _check_dial(study: Study, dial: Dial, refuse: Callable[[str, str], NoReturn]) -> None:
-    if study.engine["model_runner"] != "v1":
+    if not any(map(takes_proposers, study.modes.values())):
+        v2 = study.engine["model_runner"] != "v1"
+        key, value = ("model_runner", "v1") if v2 else ("async_scheduling", "false")
         refuse(
-            "engine.model_runner",
-            f"is {study.engine['model_runner']}, on which vLLM takes no proposer of one's own, and "
-            "a dial is one; say v1, or remove the section dial",
+            f"engine.{key}",
+            f"is {study.engine[key]}, with which vLLM takes no proposer of one's own, and "  # type: ignore[literal-required]
+            f"a dial is one; say {value}, or remove the section dial",
         )
     if dial.workload not in study.workloads:
         known = ", ".join(study.workloads)

@@ -45,10 +45,12 @@ def trace_platform(
     wanted = {c: study.trace_settings(platform.name, c) for c in cells}
     with Block(block_dir, wanted, provenance(study, platform), progress) as block:
         bar.update(len(cells) - len(block.missing))
-        for model, gamma in dict.fromkeys((c.model, c.gamma) for c in block.missing):
-            group = [c for c in block.missing if (c.model, c.gamma) == (model, gamma)]
-            bar.set_description(f"{platform.name} {model} gamma {gamma}")
-            output = results / "traces" / platform.name / f"{model}-g{gamma}"
+        for engine in dict.fromkeys(map(_engine, block.missing)):
+            group = [c for c in block.missing if _engine(c) == engine]
+            model, gamma, mode = engine
+            bar.set_description(f"{platform.name} {' '.join(filter(None, (mode, model)))} gamma {gamma}")
+            name = "-".join(filter(None, (model, f"g{gamma}", mode)))
+            output = results / "traces" / platform.name / name
             started = now()
             runs, used = traced_runs(study, platform, group, output, start)
             prompts_sha256 = used.pop("prompts_sha256", {})
@@ -73,8 +75,8 @@ def trace_platform(
                         "device_state": states[str(cell)],
                         "trace": {
                             "platform": platform.name,
-                            **asdict(cell),
-                            "weights": study.models[model].weights,
+                            **{k: v for k, v in asdict(cell).items() if k != "mode" or v},
+                            "weights": study.traced_models[model].weights,
                             "tracer": study.tracing.tracer,
                             "tokens_per_step": cell.batch * (gamma + 1),
                             "pairs": runs[str(cell)],
@@ -83,6 +85,11 @@ def trace_platform(
                 )
                 bar.update()
     bar.close()
+
+
+def _engine(cell: TraceCell) -> tuple[str, int, str]:
+    """What cells that share an engine have in common."""
+    return cell.model, cell.gamma, cell.mode
 
 
 def _require_step(pair: dict, cell: TraceCell) -> None:
@@ -113,8 +120,8 @@ def trace_engine(
     output.mkdir(parents=True, exist_ok=True)
     kinds = {"nsys": nsys.OPTIONS, "kineto": kineto.options(output)}
     engine = start(
-        model_dir(study.models[model]),
-        study,
+        model_dir(study.traced_models[model]),
+        study.traced_at(cells[0]),
         platform,
         gamma,
         max_model_len=max(map(study.trace_length, cells)),

@@ -108,7 +108,7 @@ include: "workflow/rules/roofline.smk"
 include: "workflow/rules/tracing.smk"
 
 
-if STUDY.dial:
+if STUDY.dial_cells:
 
     include: "workflow/rules/dial.smk"
 

@@ -17,11 +17,12 @@ SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_d
 BANDWIDTH, PEAK = 1e10, 1e11
 
 
-def microbenchmark(study: Study) -> dict:
+def microbenchmark(study: Study, context: int | None = None) -> dict:
     """A device at 50% of its roofline in every kernel."""
+    context = context or study.context_tokens
 
     def kinds(n: int, g: int) -> dict[str, float]:
-        parts = costs(SHAPE, n, g, study.context_tokens, 2)
+        parts = costs(SHAPE, n, g, context, 2)
         return {k: 2 * bound_ms(*cost, BANDWIDTH, PEAK) for k, cost in parts.items()}
 
     points = [(n, g) for n in study.batches for g in study.gammas]
@@ -29,7 +30,7 @@ def microbenchmark(study: Study) -> dict:
     measured = {
         "shape": vars(SHAPE),
         "itemsize": 2,
-        "context": study.context_tokens,
+        "context": context,
         "seed": study.seed,
         "order": [[point(*p) for p in points]] * rounds,
         "bandwidth": BANDWIDTH,
@@ -118,6 +119,11 @@ def repetition(
     }
 
 
+def told(cell: Cell | TraceCell | DialCell) -> dict:
+    """A cell's fields as a record has them: no setup where the study has one."""
+    return {k: v for k, v in vars(cell).items() if v != ""}
+
+
 def timing(
     study: Study,
     platform: str,
@@ -156,13 +162,13 @@ def timing(
         "kind": "timing",
         "origin": "synthetic",
         "study": study.name,
-        "cell": {"platform": platform, "replicate": replicate, **vars(cell)},
+        "cell": {"platform": platform, "replicate": replicate, **told(cell)},
         "settings": settings,
         "settings_hash": digest(settings),
         "provenance": provenance(study, platform),
         "block": {"id": f"{platform}-{replicate}", "seed": "0", "gamma_order": list(study.gammas)},
         "prompt": {
-            "tokens": study.context_tokens,
+            "tokens": settings["context_tokens"],
             "sha256": [f"{platform}-{replicate}-{i}" for i in range(cell.batch)],
         },
         "engine": ENGINE,
@@ -218,7 +224,7 @@ def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float)
         "engine": ENGINE,
         "trace": {
             "platform": platform,
-            **vars(cell),
+            **told(cell),
             "weights": study.models[cell.model].weights,
             "tracer": study.tracing.tracer,
             "tokens_per_step": rows,
@@ -230,7 +236,7 @@ def trace(study: Study, platform: str, cell: TraceCell, d: float, t_base: float)
 def dial(
     study: Study,
     platform: str,
-    batch: int,
+    cell: DialCell,
     d: dict[int, float],
     noise: float = 0.0,
     t_base: float = 10.0,
@@ -242,6 +248,7 @@ def dial(
         d: the verify overhead of every draft length.
         machinery: what a step of an engine that could speculate takes more, as a share of t_base.
     """
+    batch = cell.batch
     rng = random.Random(f"{platform}-{batch}")
     idle = draws.Dialled(0, None, None)
     runs: list[dict] = []
@@ -282,7 +289,7 @@ def dial(
         kept[run["engine"], run["gamma"]] += not run["warmup"]
         if run["warmup"] or kept[run["engine"], run["gamma"]] > 1:
             del run["token_ids"]
-    settings = study.dial_settings(platform, DialCell(batch))
+    settings = study.dial_settings(platform, cell)
     return {
         "schema_version": 3,
         "kind": "dial",
@@ -293,11 +300,11 @@ def dial(
         "provenance": provenance(study, platform),
         "dial": {
             "platform": platform,
-            "batch": batch,
+            **told(cell),
             "text_runs": {str(g): 2 for g in study.gammas},
         },
         "prompt": {
-            "tokens": study.context_tokens,
+            "tokens": settings["context_tokens"],
             "sha256": [f"{platform}-0-{i}" for i in range(batch)],
         },
         "engine": ENGINE,
@@ -316,18 +323,19 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
     )
     d = d.set_index(["platform", "batch", "gamma"])["d"]
     for i, p in enumerate(study.platforms):
-        record.write(
-            layout.folder(results, "microbench", p) / "kernels.json",
-            {
-                "kind": "microbenchmark",
-                "origin": "synthetic",
-                "study": study.name,
-                "settings": (wanted := study.microbench_settings(p)),
-                "settings_hash": digest(wanted),
-                "provenance": provenance(study, p),
-                "microbenchmark": bench,
-            },
-        )
+        for name, context in study.benched.items():
+            record.write(
+                layout.folder(results, "microbench", p) / f"{name}.json",
+                {
+                    "kind": "microbenchmark",
+                    "origin": "synthetic",
+                    "study": study.name,
+                    "settings": (wanted := study.microbench_settings(p, name)),
+                    "settings_hash": digest(wanted),
+                    "provenance": provenance(study, p),
+                    "microbenchmark": microbenchmark(study, context),
+                },
+            )
         for c in study.cells:
             over = float(d[p, c.batch, c.gamma])
             for r in range(study.replicates):
@@ -348,7 +356,7 @@ def write_study(study: Study, results, noise: float = 0.0) -> None:
             over = {g: float(d[p, c.batch, g]) for g in study.gammas if g}
             record.write(
                 layout.folder(results, "dial", p) / f"{c}.json",
-                dial(study, p, c.batch, over, noise, t_base=10.0 - i),
+                dial(study, p, c, over, noise, t_base=10.0 - i),
             )
         for c in study.trace_cells:
             over = float(d.get((p, c.batch, c.gamma), 0.0))

@@ -17,6 +17,7 @@ from specamort.measure.dial import PLAN, PROPOSER, Dial
 from specamort.records import record
 from specamort.study import layout
 from specamort.study.layout import Wanted
+from specamort.study.grid import DialCell
 from specamort.study.study_file import read_study
 
 PROMPTS = [[1, 2, 3], [1, 2, 4]]
@@ -309,7 +310,7 @@ def test_a_failure_leaves_no_record_and_no_plan(study, tmp_path, engine, monkeyp
     ],
 )
 def test_a_record_that_no_dial_can_have_given_is_refused(study, tmp_path, change, said):
-    made = synthetic.dial(study, study.calibration.name, 2, {2: 0.1, 4: 0.2})
+    made = synthetic.dial(study, study.calibration.name, DialCell(2), {2: 0.1, 4: 0.2})
     record.write(tmp_path / "good.json", deepcopy(made))
     change(made)
     with pytest.raises(SpecamortError, match=said.replace(".", r"\.")):
@@ -332,7 +333,7 @@ def swapped(made):
 
 
 def test_a_record_stays_in_its_place(study, tmp_path):
-    made = synthetic.dial(study, study.calibration.name, 2, {2: 0.1, 4: 0.2})
+    made = synthetic.dial(study, study.calibration.name, DialCell(2), {2: 0.1, 4: 0.2})
     path = tmp_path / "n1.json"
     record.write(path, made)
     (one, two) = study.dial_cells

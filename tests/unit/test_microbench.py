@@ -189,18 +189,19 @@ def test_visits_that_contradict_each_other_are_refused():
 
 def test_it_depends_on_nothing_speculative(local):
     """Other workloads, another drafter and engine: the same settings, so the same record."""
-    asked = local.microbench_settings("cpu-bf16")
+    asked = local.microbench_settings("cpu-bf16", "kernels")
     other = replace(
         *(local,),
         workloads={},
-        drafter={"method": "ngram", "prompt_lookup_min": 3, "prompt_lookup_max": 9},
-        engine=local.engine | {"model_runner": "v2"},
+        drafters={"x": {"method": "ngram", "prompt_lookup_min": 3, "prompt_lookup_max": 9}},
+        modes={"y": local.engine | {"model_runner": "v2"}},
         output_tokens=7,
         repetitions=9,
     )
-    assert other.microbench_settings("cpu-bf16") == asked
+    assert other.microbench_settings("cpu-bf16", "kernels") == asked
     assert asked["rounds"] == 40 and asked["seed"] == local.seed
-    assert replace(local, rehearses="x").microbench_settings("cpu-bf16")["rounds"] == 5
+    rehearsal = replace(local, rehearses="x").microbench_settings("cpu-bf16", "kernels")
+    assert rehearsal["rounds"] == 5
 
 
 def kernels_record(study, results, change):

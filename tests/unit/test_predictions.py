@@ -9,6 +9,7 @@ from cases import analysed, cells_of
 from specamort.analysis import (
     calibration,
 )
+from specamort.study.grid import DialCell
 
 
 def test_equation_is_exact_where_the_world_obeys_it(made):
@@ -62,7 +63,7 @@ def test_held_out_cells_never_leak(local, rng, by_dial):
     def dialled(change):
         for p in local.platforms.values() if by_dial else []:
             for n in local.batches:
-                one = synthetic.dial(local, p.name, n, dict.fromkeys(local.gammas, 0.1), 0.02)
+                one = synthetic.dial(local, p.name, DialCell(n), dict.fromkeys(local.gammas, 0.1), 0.02)
                 if p.role == "heldout":
                     change(one)
                 yield one

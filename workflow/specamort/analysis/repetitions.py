@@ -54,7 +54,7 @@ def repetitions(records: Iterable[Record]) -> pd.DataFrame:
     for r in records:
         head = {
             "origin": r["origin"],
-            **{k: r["cell"][k] for k in ("platform", "replicate", "workload", "batch", "gamma")},  # type: ignore[literal-required]
+            **{k: r["cell"][k] for k in ("platform", "replicate", "workload", "batch", "gamma")},
             "block": r["block"]["id"],
             "device": r["provenance"]["device"]["name"],
             "device_uuid": r["provenance"]["device"]["uuid"],

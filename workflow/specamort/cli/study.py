@@ -1,20 +1,57 @@
 """A study before it is measured: check it, fetch its models, rehearse it."""
 
+import argparse
+import sys
 from pathlib import Path
+from shlex import quote
 
 from ..errors import SpecamortError
+from ..study.effort import effort
+from ..study.new import QUESTIONS
 from ..study.study_file import read_study
 
 
 def add(command) -> None:
     checked = command("check", _check, "read a study file, build its prompts, say what it holds")
     checked.add_argument("--output", type=Path, help="a file for what it says of the prompts")
+    checked.add_argument("--start-s", type=_time, default=60.0, help="an engine start takes; 60")
+    checked.add_argument("--step-ms", type=_time, default=20.0, help="a decode step takes; 20")
+    made = command("new", _new, "write a commented study file from a few answers")
+    for name, (question, default) in QUESTIONS.items():
+        said = question + (f"; {default}" if default else "")
+        made.add_argument(f"--{name.replace('_', '-')}", help=said)
     model = command("model", _model, "fetch, convert or make the study's models")
     model.add_argument("--model", help="only this one")
     rehearsed = command("rehearse", _rehearse, "the same study without its GPUs, in minutes")
     rehearsed.add_argument("--full", action="store_true", help="keep repetitions and lengths")
     rehearsed.add_argument("--cluster", help="cluster file: as its jobs, on CPUs")
     rehearsed.add_argument("snakemake", nargs="*", help="after --: more arguments for Snakemake")
+
+
+def _time(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no time above 0 and below 1,000,000")
+    return value
+
+
+def _new(args, terminal) -> None:
+    """Asks for what no option says, if a person is there and no option was given."""
+    from ..files import write_text
+    from ..study.new import Answers, study_text
+
+    path = Path(args.study)
+    if path.exists():
+        raise SpecamortError(f"{path}: is there already; name another file")
+    given = {k: getattr(args, k) for k in QUESTIONS}
+    if not any(given.values()) and sys.stdin.isatty():
+        given = {k: input(f"{q}{f' [{d}]' * bool(d)}: ") for k, (q, d) in QUESTIONS.items()}
+    answers = {k: given[k] or default for k, (_, default) in QUESTIONS.items()}
+    write_text(path, study_text(path.stem, Answers(**answers)))
+    print(f"{path}: written; next `specamort check --study {quote(str(path))}`")
 
 
 def _check(args, terminal) -> None:
@@ -29,6 +66,12 @@ def _check(args, terminal) -> None:
     )
     if len(study.setups) > 1:
         print(f"setups: {', '.join(s.name for s in study.setups)}")
+    asked = effort(study)
+    print(
+        f"{asked.starts} engine starts, {asked.steps:,} decode steps at most: "
+        f"{asked.hours(args.start_s, args.step_ms):.1f} hours of a device at {args.start_s:g} s a start and "
+        f"{args.step_ms:g} ms a step"
+    )
     lines = check_prompts(study)
     print(*lines, sep="\n")
     if args.output:

@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -29,6 +28,7 @@ class Engine:
 
     Attributes:
         used: what vLLM really chose; see `engine_probe`.
+        time_drafts: whether a run also gives what its drafts took, which takes time of its own.
 
     Raises:
         SpecamortError: the engine does not start, or not with the runner that the study names.
@@ -72,6 +72,7 @@ class Engine:
             ) from e
         self._statistics = statistics
         self._requests = 0
+        self.time_drafts = False
         try:
             self.tokenizer = self._llm.get_tokenizer()
             self.used = self._llm.collective_rpc("specamort_used")[0]
@@ -98,16 +99,6 @@ class Engine:
         """Returns once the tracer has written what it saw."""
         self._llm.stop_profile()
 
-    def draft_ms(self, run: Callable[[], dict]) -> tuple[dict, float | None]:
-        """A run, and the median over its steps of what its drafts took, in ms; null without any.
-
-        Timing them takes time of its own: no run that is timed is to be run so.
-        """
-        self._llm.collective_rpc("specamort_time_drafts", args=(True,))
-        made = run()
-        times = self._llm.collective_rpc("specamort_time_drafts", args=(False,))[0]
-        return made, round(median(times), 4) if times else None
-
     def run(self, prompts: list[list[int]], tokens: int, sampling: dict, seed: int | None) -> dict:
         """One repetition: the whole batch, `tokens` per sequence.
 
@@ -116,7 +107,8 @@ class Engine:
             statistics) and `arrival_pot_ms` from ours (both null for a single token); per step its
             arrival in ms after the first and the tokens each sequence got; per step after the
             first `step_drafts`, of how many sequences it verified a draft (null without
-            statistics); the counters' increase (study section "The counter pins acceptance").
+            statistics); `draft_ms`, the median over steps of what drafts took (if `time_drafts`,
+            null without any); the counters' increase (study section "The counter pins acceptance").
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -140,6 +132,7 @@ class Engine:
         self._llm.wake_up(tags=["scheduling"])
         arrivals, step_tokens, step_drafts = [], [], []
         verified = self._watch_drafts(core)
+        self._time_drafts(True)
         generated, arrived, times = defaultdict(list), defaultdict(list), {}
         while core.has_unfinished_requests():
             try:
@@ -159,7 +152,7 @@ class Engine:
                 times[o.request_id] = o.metrics
         if verified:
             core.logger_manager.stat_loggers.remove(verified)
-        return {
+        return self._time_drafts(False) | {
             "sequences": [
                 _sequence(generated[r], arrived[r], times[r] if self._statistics else None)
                 for r in ids
@@ -171,6 +164,12 @@ class Engine:
             "counters": self._increase(before),
             "token_ids": [generated[r] for r in ids],
         }
+
+    def _time_drafts(self, on: bool) -> dict:
+        if not self.time_drafts:
+            return {}
+        times = self._llm.collective_rpc("specamort_time_drafts", args=(on,))[0]
+        return {"draft_ms": round(median(times), 4) if times else None}
 
     def _watch_drafts(self, core) -> "_StepDrafts | None":
         if not self._statistics:

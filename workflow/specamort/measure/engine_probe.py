@@ -29,7 +29,6 @@ class Probe:
             "environment": changed(envs.environment_variables),
         }
 
-
     def specamort_time_drafts(self, on: bool) -> list[float]:
         """Begin or end timing what each step's drafts take; the times in ms when it ends.
 

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -141,14 +140,8 @@ def run_cell(
         seed = None
         if workload.sampling.get("temperature", 0) > 0:
             seed = study.seed + 1000 * (replicate * (warmup + repetitions) + i)
-        once = partial(
-            engine.run, batch, study.tokens_to_generate(cell.gamma), workload.sampling, seed
-        )
-        if i == warmup - 1 and cell.gamma:
-            run, draft_ms = engine.draft_ms(once)
-            run["draft_ms"] = draft_ms
-        else:
-            run = once()
+        engine.time_drafts = i == warmup - 1 and cell.gamma > 0
+        run = engine.run(batch, study.tokens_to_generate(cell.gamma), workload.sampling, seed)
         if i != warmup:  # one copy of the text is enough to compare draft lengths
             del run["token_ids"]
         runs.append({"index": i, "warmup": i < warmup, "seed": seed, **run})

@@ -423,7 +423,7 @@ def _workload_panels(study: Study) -> Iterator[tuple[Axes, str, Platform]]:
     """A row a platform, a column a workload."""
     shape = len(study.platforms), len(study.workloads)
     size = 3.4 * shape[1] + 0.6, 2.9 * shape[0] + 0.4
-    figure, axes = plt.subplots(
+    _, axes = plt.subplots(
         *shape, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     for row, p in zip(axes, study.platforms.values(), strict=True):
@@ -476,10 +476,11 @@ def crossover(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
 def positions(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
     """Figure 10: Share of drafts of which at least so many tokens were accepted, by the engine's
     counters per position, at the longest draft."""
-    top = max(study.gammas)
+    table = frames["survival"]
+    table = table[table["gamma"] == max(study.gammas)]
     for ax, w, p in _workload_panels(study):
-        for _, colour, rows in _setup_lines(study, frames["survival"]):
-            own = rows.query("workload == @w and platform == @p.name and gamma == @top")
+        for _, colour, rows in _setup_lines(study, table):
+            own = rows.query("workload == @w and platform == @p.name")
             ax.plot(own["position"], own["survival"], "o-", ms=3, color=colour, linewidth=1)
         ax.set_ylim(0, 1.05)
         ax.set_xlabel("position in the draft")
@@ -580,7 +581,5 @@ def every_figure(study: Study) -> dict[str, Callable[[dict[str, pd.DataFrame]], 
     return found
 
 
-def _of_one(
-    draw: Callable, study: Study, setup: Setup, frames: dict[str, pd.DataFrame]
-) -> Figure:
+def _of_one(draw: Callable, study: Study, setup: Setup, frames: dict[str, pd.DataFrame]) -> Figure:
     return draw(study.at(setup.name), {n: of_setup(f, setup) for n, f in frames.items()})

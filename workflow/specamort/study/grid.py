@@ -89,7 +89,7 @@ class Axis:
 
 AXES = (
     Axis("mode", lambda s: s.modes, lambda s, v: replace(s, modes={v: s.modes[v]})),
-    Axis("context", lambda s: s.contexts, lambda s, v: replace(s, contexts=(v,)), "c{}".format),
+    Axis("context", lambda s: s.contexts, lambda s, v: s.at_context(v), "c{}".format),
     Axis(
         "drafter",
         lambda s: s.drafters,
@@ -230,7 +230,7 @@ class Study:
     workloads: dict[str, Workload]
     gammas: tuple[int, ...]
     batches: tuple[int, ...]
-    contexts: tuple[int, ...]
+    context_tokens: int  # the first
     output_tokens: int
     warmup: int
     repetitions: int
@@ -241,6 +241,7 @@ class Study:
     tracing: Tracing
     window: tuple[int, int]  # of the lookup that judges whether a passage can be copied
     dial: Dial | None = None
+    more_contexts: tuple[int, ...] = ()
     rehearses: str | None = None  # the study file that this one stands in for, see `rehearse`
 
     @property
@@ -259,9 +260,11 @@ class Study:
         return next(iter(self.drafters.values()))
 
     @property
-    def context_tokens(self) -> int:
-        """The first."""
-        return self.contexts[0]
+    def contexts(self) -> tuple[int, ...]:
+        return self.context_tokens, *self.more_contexts
+
+    def at_context(self, tokens: int) -> "Study":
+        return replace(self, context_tokens=tokens, more_contexts=())
 
     @cached_property
     def setups(self) -> list[Setup]:
@@ -375,16 +378,16 @@ class Study:
 
     @property
     def trace_cells(self) -> list[TraceCell]:
-        """Of each mode, every model's decode step, and the own model's verify steps at its batches."""
+        """Of each mode, every model's decode step, and the own model's verify steps by batch."""
         batches, gammas = self.tracing.batches or self.batches, self.tracing.gammas or self.gammas
         verify = product([self.model.name], self.contexts, batches, gammas)
         decode = product(self.traced_models, [self.tracing.context_tokens], [1], [0])
         modes = self.modes if len(self.modes) > 1 else [""]
-        found = dict.fromkeys(
-            TraceCell(*c, mode) for c, mode in product((*verify, *decode), modes)
-        )
+        found = dict.fromkeys(TraceCell(*c, mode) for c, mode in product((*verify, *decode), modes))
         order = list(self.traced_models)
-        return sorted(found, key=lambda c: (list(modes).index(c.mode), order.index(c.model), c.gamma))
+        return sorted(
+            found, key=lambda c: (list(modes).index(c.mode), order.index(c.model), c.gamma)
+        )
 
     @property
     def dial_cells(self) -> list[DialCell]:
@@ -450,7 +453,7 @@ class Study:
 
     @property
     def traced_drafter(self) -> Drafter:
-        """One that drafts on the host, if there is one: its verify steps hold no kernel of drafts."""
+        """One that drafts on the host, if there is one: no kernel of its in a verify step."""
         lookups = (d for d in self.drafters.values() if d["method"] == "ngram")
         return next(lookups, self.drafter)
 
@@ -472,7 +475,7 @@ class Study:
         """Every prompt that the study's jobs ask for, traces included."""
         traced = dict.fromkeys((*self.contexts, self.tracing.context_tokens))
         timed = (
-            replace(self, contexts=(c,)).timing_prompts(w)
+            self.at_context(c).timing_prompts(w)
             for c in self.contexts
             for w in self.workloads
         )
@@ -553,7 +556,7 @@ class Study:
             return {"kernels": self.context_tokens}
         return {f"kernels-c{c}": c for c in self.contexts}
 
-    def microbench_settings(self, platform: str, name: str) -> Settings:
+    def microbench_settings(self, platform: str, name: str = "kernels") -> Settings:
         """Everything a platform's microbenchmark depends on, and nothing else."""
         return {
             "platform": self._device(platform),

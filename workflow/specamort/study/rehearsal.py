@@ -46,9 +46,15 @@ def rehearsal(raw: dict[str, Any], file: str, full: bool = False) -> dict[str, A
             w |= {"alpha_min": 0.0, "alpha_max": 1.0}
     # every repetition of a cell has the same prompts: their prefill is paid once
     here = {"enable_prefix_caching": True, "model_runner": "v1", "async_scheduling": False}
-    made["engine"] |= here
+    made["engine"] = _core(made["engine"]) | here
     for mode in made.get("modes", {}).values():
-        mode |= {k: v for k, v in here.items() if k in mode}
+        kept = _core(mode)
+        mode.clear()
+        mode.update(kept | {k: v for k, v in here.items() if k in kept})
+    for drafter in [made["drafter"]] if "drafter" in made else made["drafters"].values():
+        stand_in = _drafter(drafter)
+        drafter.clear()
+        drafter.update(stand_in)
     tracing = made["tracing"]
     tracing["tracer"] = "kineto"
     tracing["models"] = [
@@ -65,6 +71,23 @@ def rehearsal(raw: dict[str, Any], file: str, full: bool = False) -> dict[str, A
         if "dial" in made:
             made["dial"]["repetitions"] = 1
     return made
+
+
+_CORE = ("model_runner", "enforce_eager", "enable_prefix_caching", "async_scheduling")
+
+
+def _core(engine: dict[str, Any]) -> dict[str, Any]:
+    """What of an engine's options the stand-in has too."""
+    return {k: v for k, v in engine.items() if k in _CORE}
+
+
+def _drafter(drafter: dict[str, Any]) -> dict[str, Any]:
+    """A lookup for one on the host; for a model or a head, the stand-in drafts for itself."""
+    if drafter["method"] == "ngram":
+        return drafter
+    if "model" in drafter:
+        return {"method": "draft_model", "model": {k: v for k, v in vars(EMBEDDED).items() if v}}
+    return {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 4}
 
 
 def write_rehearsal(study: Study, full: bool) -> Study:

@@ -41,7 +41,8 @@ def parse_study(raw: dict[str, Any], file: str) -> Study:
     _validate(raw, file)
     modes = _modes(raw, file)
     drafters = _drafters(raw, file)
-    contexts = raw["context_tokens"]
+    given = raw["context_tokens"]
+    contexts = given if isinstance(given, list) else [given]
     rest: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in _AS_THEY_ARE
     }
@@ -60,7 +61,8 @@ def parse_study(raw: dict[str, Any], file: str) -> Study:
                 "gammas": tuple(tracing.get("gammas", ())),
             }
         ),
-        contexts=tuple(contexts) if isinstance(contexts, list) else (contexts,),
+        context_tokens=contexts[0],
+        more_contexts=tuple(contexts[1:]),
         modes=modes,
         drafters=drafters,
         window=_window(drafters.values()),
@@ -136,7 +138,7 @@ def _check(study: Study) -> None:
         _check_mode(study, mode, where, refuse)
     names = Counter(s.name for s in study.setups)
     if same := [n for n, times in names.items() if times > 1]:
-        refuse("drafters", f"two setups of modes, contexts and drafters are called {same[0]}; rename")
+        refuse("drafters", f"two setups of modes, contexts, drafters are called {same[0]}; rename")
     for label, n in Counter(p.label.strip() for p in study.platforms.values()).items():
         if n > 1:
             same = [p.name for p in study.platforms.values() if p.label.strip() == label]
@@ -158,8 +160,8 @@ def _check(study: Study) -> None:
             if any(m != model for m in same_name):
                 refuse(f"{where}.model.name", f"another model of the study is {model.name}; rename")
     for key in ("batches", "gammas"):
-        if other := {*getattr(study.tracing, key)}.difference(getattr(study, key)):
-            refuse(f"tracing.{key}", f"{min(other)} is none of the study's {key}")
+        if strange := {*getattr(study.tracing, key)}.difference(getattr(study, key)):
+            refuse(f"tracing.{key}", f"{min(strange)} is none of the study's {key}")
     if study.tracing.gammas and 0 not in study.tracing.gammas:
         refuse("tracing.gammas", "has no 0, the step that a verify step is held against; add it")
     for p in study.platforms.values():

@@ -48,7 +48,9 @@ def trace_platform(
         for engine in dict.fromkeys(map(_engine, block.missing)):
             group = [c for c in block.missing if _engine(c) == engine]
             model, gamma, mode = engine
-            bar.set_description(f"{platform.name} {' '.join(filter(None, (mode, model)))} gamma {gamma}")
+            bar.set_description(
+                f"{platform.name} {' '.join(filter(None, (mode, model)))} gamma {gamma}"
+            )
             name = "-".join(filter(None, (model, f"g{gamma}", mode)))
             output = results / "traces" / platform.name / name
             started = now()

@@ -54,6 +54,9 @@ def _value(value: dict, whole: dict) -> str:
     value = _resolved(value, whole)
     if "enum" in value:
         return ", ".join(f"`{v}`" for v in value["enum"])
+    if isinstance(value["type"], list):
+        one, many = (value | {"type": t} for t in value["type"])
+        return f"{_value(one, whole)}, or {_value(many, whole)}"
     if value["type"] == "array":
         least, most = value.get("minItems"), value["maxItems"]
         size = f" of {most}" if least == most else f" of at most {most}"
@@ -62,7 +65,7 @@ def _value(value: dict, whole: dict) -> str:
         like = f"mapping as `{_name(items)}`" if mapping else _value(items, whole)
         return f"list{size}: {like}"
     if value["type"] == "object":
-        by_name = isinstance(value["additionalProperties"], dict)
+        by_name = isinstance(value.get("additionalProperties"), dict)
         return "mapping by name" if by_name else "mapping"
     if named:
         return value["description"]

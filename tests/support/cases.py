@@ -24,7 +24,7 @@ def reps(rows):
                 dict(origin="synthetic", platform="p", replicate=replicate, workload="w", batch=1)
                 | dict(gamma=gamma, repetition=i, warmup=i == 0, pot_ms=pot, left_out=False)
                 | dict(visit="v", when="first" * (gamma == 0), text_sha256="t")
-                | dict(engine_steps=11, verify_steps=10)
+                | dict(engine_steps=11, verify_steps=10, draft_ms=0.0)
                 | dict(drafts=5, drafted=10, accepted=4, decode_steps=10, decode_tokens=14)
                 | dict(accepted_first=3)
             )
@@ -60,7 +60,7 @@ def cells_of(local, h):
                 | dict(speedup=10 / pot, drafts=100, drafted=100 * c.gamma, decode_steps=100)
                 | dict(accepted=100 * alpha * c.gamma, decode_tokens=100 * tau)
                 | dict(accepted_first=100 * alpha, beta=alpha, alpha=alpha, coverage=1.0, tau=tau)
-                | dict(verify_share=1.0 * (c.gamma > 0), noise_pct=0.0)
+                | dict(verify_share=1.0 * (c.gamma > 0), noise_pct=0.0, draft_ms=0.0)
             )
     d = pd.DataFrame(
         [

@@ -16,8 +16,8 @@ from specamort.measure import dial_run
 from specamort.measure.dial import PLAN, PROPOSER, Dial
 from specamort.records import record
 from specamort.study import layout
-from specamort.study.layout import Wanted
 from specamort.study.grid import DialCell
+from specamort.study.layout import Wanted
 from specamort.study.study_file import read_study
 
 PROMPTS = [[1, 2, 3], [1, 2, 4]]

@@ -27,7 +27,7 @@ def reps(step_ms, rounds=3, shift=0.0):
             rows.append(
                 {"origin": "synthetic", "platform": "p", "batch": 1, "engine": engine}
                 | {"gamma": gamma, "acceptance": acceptance, "pattern": pattern, "round": r}
-                | {"pot_ms": step / tau, "step_ms": step, "exclusions": ""}
+                | {"pot_ms": step / tau, "step_ms": step, "draft_ms": 0.0, "exclusions": ""}
                 | {"drafts": drafts, "drafted": 2 * drafts, "accepted": 2 * drafts * alpha}
                 | {"decode_steps": 80, "decode_tokens": 80 * tau}
             )

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 import synthetic
 from conftest import ROOT
 from documents import quoted, rows, sections
-from specamort.analysis import tables
+from specamort.analysis import setups, tables
 from specamort.report import figures, style
 from specamort.study.layout import KINDS
 from specamort.study.study_file import read_study
@@ -24,7 +24,7 @@ DOCUMENT = (ROOT / "docs/figures.md").read_text()
 SECTIONS = {t: s for t, s in sections(DOCUMENT).items() if t.startswith("Figure ")}
 DRAWN = {
     name: [(quoted(r[0])[0], quoted(r[1])[0], r[2]) for r in rows(section)]
-    for name, section in zip(figures.FIGURES, SECTIONS.values(), strict=True)
+    for name, section in zip(figures.FIGURES | figures.COMPARED, SECTIONS.values(), strict=True)
 }
 BY_PLATFORM = (
     "figure3_shortfall",
@@ -70,23 +70,26 @@ def test_a_study_without_a_dial_has_no_figure_of_it(study):
     assert figures.FIGURES.keys() - without.keys() == {"figure8_dial"}
 
 
-@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("name", figures.FIGURES | figures.COMPARED)
 def test_a_figure_draws_the_columns_documented_and_no_others(study, frames, name):
     said = pd.DataFrame(DRAWN[name], columns=["table", "column", "unit"])
-    given = {t: frames[t][[*columns]] for t, columns in said.groupby("table")["column"]}
-    figures.FIGURES[name](study, given)
+    axes = setups.NAMES if name in figures.COMPARED else []
+    given = {t: frames[t][[*axes, *columns]] for t, columns in said.groupby("table")["column"]}
+    draw = (figures.FIGURES | figures.COMPARED)[name]
+    draw(study, given)
     for table, column, _ in DRAWN[name]:
         without = given | {table: given[table].drop(columns=column)}
         with pytest.raises((KeyError, pd.errors.UndefinedVariableError)):
-            figures.FIGURES[name](study, without)
+            draw(study, without)
 
 
 def test_every_figure_and_every_table_drawn_is_documented():
     numbers = [title.split(":")[0].replace(" ", "").lower() for title in SECTIONS]
-    assert numbers == [name.split("_")[0] for name in figures.FIGURES]
+    every = figures.FIGURES | figures.COMPARED
+    assert numbers == [name.split("_")[0] for name in every]
     assert {t for columns in DRAWN.values() for t, *_ in columns} == set(figures.TABLES)
-    for name, section in zip(figures.FIGURES, SECTIONS.values(), strict=True):
-        assert f"`report/figures.py:{figures.FIGURES[name].__name__}`" in section
+    for draw, section in zip(every.values(), SECTIONS.values(), strict=True):
+        assert f"`report/figures.py:{draw.__name__}`" in section
 
 
 def test_units_are_the_dictionarys():

@@ -63,7 +63,9 @@ def test_held_out_cells_never_leak(local, rng, by_dial):
     def dialled(change):
         for p in local.platforms.values() if by_dial else []:
             for n in local.batches:
-                one = synthetic.dial(local, p.name, DialCell(n), dict.fromkeys(local.gammas, 0.1), 0.02)
+                one = synthetic.dial(
+                    local, p.name, DialCell(n), dict.fromkeys(local.gammas, 0.1), 0.02
+                )
                 if p.role == "heldout":
                     change(one)
                 yield one

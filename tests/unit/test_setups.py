@@ -166,8 +166,8 @@ def test_a_crossover_figure_needs_three_batches(small):
     ("change", "said"),
     [
         ({"drafter": {"method": "ngram"}}, "drafter: give this or drafters"),
-        ({"engine.enforce_eagre": True}, "engine.enforce_eagre: unknown key; .*enforce_eager"),
-        ({"engine.max_num_seqs": 4}, "engine.max_num_seqs: unknown key"),
+        ({"engine.enforce_eagre": True}, "enforce_eagre: unknown key; .*enforce_eager"),
+        ({"engine.max_num_seqs": 4}, "max_num_seqs: unknown key"),
         ({"modes.eager.enforce_eager": 1}, "modes.eager, with `engine`: engine.enforce_eager"),
         ({"modes.eager.model_runner": "v2"}, "modes.eager.model_runner: v2 needs Triton"),
         ({"modes.eager.async_scheduling": True}, "modes.eager.async_scheduling: vLLM's CPU"),

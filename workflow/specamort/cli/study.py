@@ -69,8 +69,8 @@ def _check(args, terminal) -> None:
     asked = effort(study)
     print(
         f"{asked.starts} engine starts, {asked.steps:,} decode steps at most: "
-        f"{asked.hours(args.start_s, args.step_ms):.1f} hours of a device at {args.start_s:g} s a start and "
-        f"{args.step_ms:g} ms a step"
+        f"{asked.hours(args.start_s, args.step_ms):.1f} hours of a device at "
+        f"{args.start_s:g} s a start and {args.step_ms:g} ms a step"
     )
     lines = check_prompts(study)
     print(*lines, sep="\n")

@@ -546,6 +546,15 @@ FIGURES: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
 }
 
 
+# of all setups together
+COMPARED: dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]] = {
+    "figure9_crossover": crossover,
+    "figure10_positions": positions,
+    "figure11_modes": modes,
+    "figure12_host_share": host_share,
+}
+
+
 def figures_of(study: Study) -> dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]]:
     """Those that the study has measurements for."""
     return {k: draw for k, draw in FIGURES.items() if study.dial_cells or draw is not dial}
@@ -555,14 +564,13 @@ def compared_figures(
     study: Study,
 ) -> dict[str, Callable[[Study, dict[str, pd.DataFrame]], Figure]]:
     """Those of all setups together that the study has more than one point for."""
-    found = {}
-    if len(study.batches) > 2:
-        found["figure9_crossover"] = crossover
-    if len(study.drafters) > 1:
-        found["figure10_positions"] = positions
-    if len(study.modes) > 1:
-        found |= {"figure11_modes": modes, "figure12_host_share": host_share}
-    return found
+    more = {
+        "figure9_crossover": len(study.batches) > 2,
+        "figure10_positions": len(study.drafters) > 1,
+        "figure11_modes": len(study.modes) > 1,
+        "figure12_host_share": len(study.modes) > 1,
+    }
+    return {k: draw for k, draw in COMPARED.items() if more[k]}
 
 
 def figure_name(setup: Setup, name: str) -> str:

@@ -475,9 +475,7 @@ class Study:
         """Every prompt that the study's jobs ask for, traces included."""
         traced = dict.fromkeys((*self.contexts, self.tracing.context_tokens))
         timed = (
-            self.at_context(c).timing_prompts(w)
-            for c in self.contexts
-            for w in self.workloads
+            self.at_context(c).timing_prompts(w) for c in self.contexts for w in self.workloads
         )
         return [*timed, *map(self.trace_prompts, traced)]
 

@@ -50,7 +50,9 @@ def study_text(name: str, answers: Answers) -> str:
         drafter += ", prompt_lookup_min: 1, prompt_lookup_max: 4"
     if a.drafter_model:
         drafter += f", model: {_model(a.drafter_model)}"
-    own = f"  mine: {{kind: file, path: {json.dumps(a.prompts)}, chat: true}}\n" if a.prompts else ""
+    own = (
+        f"  mine: {{kind: file, path: {json.dumps(a.prompts)}, chat: true}}\n" if a.prompts else ""
+    )
     tracer = "nsys" if gpu else "kineto"
     text = f"""\
 # What is measured, where, and how often; every key is in docs/configuration.md. Check it with

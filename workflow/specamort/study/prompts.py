@@ -214,12 +214,14 @@ def _apart(
     chosen: list[_Candidate],
     good: Callable[[_Candidate], bool],
 ) -> list[_Candidate]:
-    """`chosen` with good ones after it, up to `count`, none of which overlaps another."""
+    """`chosen` with good ones after it, up to `count`, none alike or overlapping another."""
     chosen = list(chosen)
     for begin, end, prompt in made:
         if len(chosen) == count:
             break
-        apart = all(end <= b or e <= begin for b, e, _ in chosen)
+        apart = all(
+            (end <= b or e <= begin) and p.token_ids != prompt.token_ids for b, e, p in chosen
+        )
         if apart and good((begin, end, prompt)):
             chosen.append((begin, end, prompt))
     return chosen

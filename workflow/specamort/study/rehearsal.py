@@ -52,7 +52,7 @@ def rehearsal(raw: dict[str, Any], file: str, full: bool = False) -> dict[str, A
         mode.clear()
         mode.update(kept | {k: v for k, v in here.items() if k in kept})
     for drafter in [made["drafter"]] if "drafter" in made else made["drafters"].values():
-        stand_in = _drafter(drafter)
+        stand_in = dict(_drafter(drafter))
         drafter.clear()
         drafter.update(stand_in)
     tracing = made["tracing"]

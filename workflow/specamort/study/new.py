@@ -74,7 +74,7 @@ context_tokens: {1024 if gpu else 256}
 output_tokens: {211 if gpu else 43}
 warmup: {3 if gpu else 1}
 repetitions: {10 if gpu else 2}
-replicates: {3 if gpu else 2}              # blocks, each in a job of its own: what intervals come from
+replicates: {3 if gpu else 2}              # blocks: what intervals come from
 seed: 20260101
 drafter: {{{drafter}}}     # several: drafters, by name
 # vLLM's engine arguments; several modes of it: modes, by name
@@ -104,7 +104,7 @@ def _model(said: str) -> str:
         given = {"name": Path(said).resolve().name.lower(), "source": "directory", "path": said}
     else:
         raise SpecamortError(
-            f"model {said!r:.80}: is no folder here; a repository is OWNER/NAME@COMMIT, with all 40 "
-            "digits of the commit"
+            f"model {said!r:.80}: is no folder here; a repository is OWNER/NAME@COMMIT, with all "
+            "40 digits of the commit"
         )
     return json.dumps(given)

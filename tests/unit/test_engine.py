@@ -21,7 +21,7 @@ def cpu_build(monkeypatch):
 
 def test_inherited_thread_counts_do_not_reach_the_engine(small, cpu_build):
     os.environ |= {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    engine._environment(small, small.calibration)
+    engine.environment(small, small.calibration)
     assert not [k for k in os.environ if k.endswith("_NUM_THREADS")]
 
 
@@ -29,7 +29,7 @@ def test_more_threads_than_the_machine_has(small, cpu_build):
     from dataclasses import replace
 
     with pytest.raises(SpecamortError, match=r"platforms\.cpu-bf16\.threads: 4096 asked"):
-        engine._environment(small, replace(small.calibration, threads=4096))
+        engine.environment(small, replace(small.calibration, threads=4096))
 
 
 def test_engine_that_does_not_start_says_so_in_one_line(small, tmp_path, monkeypatch):
@@ -43,7 +43,7 @@ def test_engine_that_does_not_start_says_so_in_one_line(small, tmp_path, monkeyp
 def test_the_other_builds_engine_is_a_sentence(small, monkeypatch):
     monkeypatch.setattr(engine, "versions", lambda: {"vllm": "vllm 0.32.0"})
     with pytest.raises(SpecamortError, match=r"cpu-bf16\.device: is cpu, but this environment has"):
-        engine._environment(small, small.calibration)
+        engine.environment(small, small.calibration)
 
 
 def test_an_engine_that_tells_no_steps_is_a_sentence(cpu_build):

@@ -56,6 +56,7 @@ def _new(args, terminal) -> None:
 
 def _check(args, terminal) -> None:
     from ..files import write_text
+    from ..measure.engine_check import check_engine
     from ..study.prompt_check import check_prompts
 
     study = read_study(args.study)
@@ -72,7 +73,7 @@ def _check(args, terminal) -> None:
         f"{asked.hours(args.start_s, args.step_ms):.1f} hours of a device at "
         f"{args.start_s:g} s a start and {args.step_ms:g} ms a step"
     )
-    lines = check_prompts(study)
+    lines = [*check_engine(study), *check_prompts(study)]
     print(*lines, sep="\n")
     if args.output:
         write_text(args.output, "\n".join([*lines, ""]))

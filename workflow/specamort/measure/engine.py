@@ -45,30 +45,21 @@ class Engine:
         profiler: dict | None = None,
         drafter: dict | None = None,
     ):
-        _environment(study, platform)
-        arguments = {k: v for k, v in study.engine.items() if k != "model_runner"}
-        longest = max_model_len or study.max_model_len
+        environment(study, platform)
+        given = arguments(model, study, platform, gamma, max_model_len, drafter)
         try:
             from vllm import LLM
 
             self._llm = LLM(
-                str(model),
-                dtype=platform.dtype,
-                max_model_len=longest,
-                max_num_seqs=max(study.batches),
-                # One step must hold the prefill of the whole batch and any verify step, else
-                # some sequences decode while others still wait for their first token.
-                max_num_batched_tokens=max(study.batches) * longest,
+                **given,
                 disable_log_stats=not statistics,
-                seed=study.seed,
-                speculative_config=_speculative(drafter or study.drafter, gamma) if gamma else None,
                 worker_extension_cls=f"{Probe.__module__}.{Probe.__name__}",
-                **arguments,
                 **({"profiler_config": profiler} if profiler else {}),
             )
         except Exception as e:
             raise SpecamortError(
-                f"vLLM did not start on {platform.name} with gamma {gamma}: {_last_line(e)}"
+                f"vLLM{_tried()} did not start on {platform.name} with gamma {gamma}: "
+                f"{last_line(e)}"
             ) from e
         self._statistics = statistics
         self._requests = 0
@@ -78,7 +69,7 @@ class Engine:
             self.used = self._llm.collective_rpc("specamort_used")[0]
         except Exception as e:
             self.close()
-            raise SpecamortError(f"vLLM does not say what it runs: {_last_line(e)}") from e
+            raise SpecamortError(f"vLLM{_tried()} does not say what it runs: {last_line(e)}") from e
         if self.used["model_runner"] != study.engine["model_runner"]:
             self.close()
             raise SpecamortError(
@@ -138,7 +129,7 @@ class Engine:
             try:
                 outputs = core.step()
             except Exception as e:
-                raise SpecamortError(f"vLLM died while generating: {_last_line(e)}") from e
+                raise SpecamortError(f"vLLM died while generating: {last_line(e)}") from e
             now = time.perf_counter() * 1e3
             if not outputs:
                 continue
@@ -238,6 +229,47 @@ class _StepDrafts:
         """Nothing."""
 
 
+def arguments(
+    model: Path,
+    study: Study,
+    platform: Platform,
+    gamma: int,
+    max_model_len: int | None = None,
+    drafter: dict | None = None,
+) -> dict:
+    """What vLLM's engine is started with, of all that the study decides."""
+    longest = max_model_len or study.max_model_len
+    return {k: v for k, v in study.engine.items() if k != "model_runner"} | {
+        "model": str(model),
+        "dtype": platform.dtype,
+        "max_model_len": longest,
+        "max_num_seqs": max(study.batches),
+        # One step must hold the prefill of the whole batch and any verify step, else some
+        # sequences decode while others still wait for their first token.
+        "max_num_batched_tokens": max(study.batches) * longest,
+        "seed": study.seed,
+        "speculative_config": _speculative(drafter or study.drafter, gamma) if gamma else None,
+    }
+
+
+# of vLLM, with which the small study was run
+TRIED = ("0.32",)
+
+
+def untried() -> str | None:
+    """A sentence about a release that specamort was not run with; null for one that it was."""
+    found = versions()["vllm"]
+    if found.split()[1].startswith(tuple(f"{t}." for t in TRIED)):
+        return None
+    return f"{found} is installed; specamort was run with {', '.join(TRIED)}, others may differ"
+
+
+def _tried() -> str:
+    """Behind vLLM's name where something went wrong."""
+    release = versions()["vllm"].split()[1]
+    return f" {release} (specamort was run with {', '.join(TRIED)})" if untried() else ""
+
+
 def _speculative(drafter: Drafter, gamma: int) -> dict:
     """vLLM's `speculative_config`: a model of the study's by its folder."""
     model = drafter.get("model")
@@ -245,7 +277,7 @@ def _speculative(drafter: Drafter, gamma: int) -> dict:
     return {**drafter, **named, "num_speculative_tokens": gamma}
 
 
-def _last_line(e: Exception) -> str:
+def last_line(e: Exception) -> str:
     """What an error says last, pydantic's pointer to its own pages aside."""
     lines = [x.strip() for x in str(e).strip().split("\n")]
     telling = [x for x in lines if x and not x.startswith("For further information")]
@@ -266,7 +298,7 @@ def _sequence(tokens: list[int], arrived: list[float], metrics) -> dict:
     }
 
 
-def _environment(study: Study, platform: Platform) -> None:
+def environment(study: Study, platform: Platform) -> None:
     """What vLLM reads from the environment; set before its first import in this process."""
     os.environ |= {
         "VLLM_USE_V2_MODEL_RUNNER": str(int(study.engine["model_runner"] == "v2")),

@@ -12,7 +12,7 @@ from specamort.study.study_file import parse_study, read_study
 from specamort.study.yaml_file import load_yaml
 
 
-@pytest.fixture(params=["study", "local", "small"])
+@pytest.fixture(params=["study", "local", "small", "modes", "drafters", "crossover"])
 def pair(request, root):
     """A study and its rehearsal."""
     file = root / f"config/{request.param}.yaml"

@@ -483,6 +483,7 @@ def positions(study: Study, frames: dict[str, pd.DataFrame]) -> Figure:
             own = rows.query("workload == @w and platform == @p.name")
             ax.plot(own["position"], own["survival"], "o-", ms=3, color=colour, linewidth=1)
         ax.set_ylim(0, 1.05)
+        ax.set_xticks(range(1, max(study.gammas) + 1))
         ax.set_xlabel("position in the draft")
     figure = ax.figure
     figure.axes[0].set_ylabel("share of drafts")

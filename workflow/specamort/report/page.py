@@ -291,6 +291,8 @@ def dial_answer(t: dict[str, pd.DataFrame]) -> str:
 def device_answer(table: pd.DataFrame) -> str:
     """Where the roofline is furthest from the device, and how far it is at each batch."""
     off = table["step_error_pct"].abs()
+    if off.isna().all():
+        return "no verify step was traced."
     worst = table.loc[off.idxmax()]
     by_batch = off.groupby(table["batch"]).mean()
     means = ", ".join(f"{error:.0f}% at N = {n}" for n, error in by_batch.items())

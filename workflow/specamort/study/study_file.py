@@ -269,7 +269,7 @@ def _check_dial(study: Study, dial: Dial, refuse: Callable[[str, str], NoReturn]
         key, value = ("model_runner", "v1") if v2 else ("async_scheduling", "false")
         refuse(
             f"engine.{key}",
-            f"is {study.engine[key]}, with which vLLM takes no proposer of one's own, and "  # type: ignore[literal-required]
+            f"is {study.engine[key]}, on which vLLM takes no proposer of one's own, and "  # type: ignore[literal-required]
             f"a dial is one; say {value}, or remove the section dial",
         )
     if dial.workload not in study.workloads:

@@ -1,0 +1,21 @@
+"""The options of vLLM's that a study may give are the installed release's."""
+
+from dataclasses import fields
+
+import yaml
+
+from conftest import ROOT
+
+NAMES = yaml.safe_load((ROOT / "workflow/specamort/study/vllm_names.yaml").read_text())
+
+
+def test_engine_arguments():
+    from vllm.engine.arg_utils import EngineArgs
+
+    assert set(NAMES["engine"]) <= {f.name for f in fields(EngineArgs)}
+
+
+def test_drafter_options():
+    from vllm.config.speculative import SpeculativeConfig
+
+    assert set(NAMES["drafter"]) <= {f.name for f in fields(SpeculativeConfig)}

@@ -143,3 +143,59 @@ def survival(records: Iterable[Record]) -> pd.DataFrame:
     ).reset_index()
     table["survival"] = table["survived"] / table["drafts"].replace(0, math.nan)
     return table[["origin", *key, "drafts", "survived", "survival"]]
+
+
+def requests(records: Iterable[Record]) -> pd.DataFrame:
+    """One row per sequence of each text of a cell, untimed repetitions aside.
+
+    Returns:
+        `origin`, the cell and `replicate`, `sequence` (number), `category` (text; empty where the
+        prompts have none), `prompt_tokens`, `tokens` (of output), `decode_steps` (steps that gave
+        it tokens after the first; NaN in records that do not say), `tau` (tokens per step).
+    """
+    rows = []
+    for r in records:
+        prompt, n = r["prompt"], r["cell"]["batch"]
+        categories = prompt.get("categories", [""] * n)
+        lengths = prompt.get("lengths", [prompt["tokens"]] * n)
+        cell = {k: v for k, v in r["cell"].items() if k != "setup"}
+        head = {"origin": r["origin"], **cell}
+        for run in one_of_each_text(x for x in r["repetitions"] if not x["warmup"]):
+            rows += [
+                head
+                | {"sequence": i, "category": category, "prompt_tokens": tokens}
+                | {"tokens": s["tokens"], "decode_steps": s.get("decode_steps", math.nan)}
+                for i, (s, category, tokens) in enumerate(
+                    zip(run["sequences"], categories, lengths, strict=True)
+                )
+            ]
+    columns = ["origin", "platform", "replicate", "workload", "batch", "gamma", "sequence"]
+    columns += ["category", "prompt_tokens", "tokens", "decode_steps"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.assign(tau=(table["tokens"] - 1) / table["decode_steps"])
+
+
+def categories(requests: pd.DataFrame) -> pd.DataFrame:
+    """Tokens per step by category of request, all batches and replicates together.
+
+    Args:
+        requests: `requests`.
+
+    Returns:
+        One row per platform, workload, gamma above 0 and category that the prompts name: `origin`,
+        `platform`, `workload`, `gamma`, `category`, `requests` (number), `prompt_tokens` (mean),
+        `decode_steps`, `decode_tokens` (sums), `tau` (tokens per step).
+    """
+    key = ["platform", "workload", "gamma", "category"]
+    own = requests[(requests["gamma"] > 0) & (requests["category"] != "")]
+    own = own.assign(decode_tokens=own["tokens"] - 1)
+    table = own.groupby(key).agg(
+        origin=("origin", words),
+        requests=("tokens", "size"),
+        prompt_tokens=("prompt_tokens", "mean"),
+        decode_steps=("decode_steps", "sum"),
+        decode_tokens=("decode_tokens", "sum"),
+    )
+    table = table.reset_index().assign(tau=lambda t: t["decode_tokens"] / t["decode_steps"])
+    columns = ["requests", "prompt_tokens", "decode_steps", "decode_tokens", "tau"]
+    return table[["origin", *key, *columns]]

@@ -41,6 +41,7 @@ NAMES = [
     *("machinery", "residuals", "shortfall", "timing_alpha", "counter_agreement", "reading_cost"),
     *("divergence", "claims", "provenance", "trace_pairs", "steps", "device_verify_overhead"),
     *("host_terms", "vendor_verify_overhead", "best_baselines", "crossovers"),
+    *("requests", "categories"),
 ]
 
 
@@ -60,7 +61,8 @@ def read_table(results: Path, name: str) -> pd.DataFrame:
     try:
         text = files.read_text(path)
         # a platform may be called null, or 12
-        columns = ("platform", "workload", "model", "calibrated_on", "mode", "drafter", "best_mode")
+        columns = ["platform", "workload", "model", "calibrated_on", "mode", "drafter"]
+        columns += ["best_mode", "category"]
         names = dict.fromkeys(columns, str)
         return pd.read_csv(StringIO(text), dtype=names, keep_default_na=False, na_values=[""])
     except SpecamortError as e:
@@ -208,6 +210,7 @@ def _tables(study: Study, found: dict[str, list[Record]]) -> dict[str, pd.DataFr
     predicted = predictions.predictions(study, table, d, by_platform, blocks)
     pairs = decomposition.pairs(found["trace"])
     steps = decomposition.steps(pairs)
+    asked = repetitions.requests(timed)
     cost = cross_checks.reading_cost(*found["reading_cost"])
     out = {
         "repetitions": reps,
@@ -239,6 +242,8 @@ def _tables(study: Study, found: dict[str, list[Record]]) -> dict[str, pd.DataFr
         "baseline_increments": calibration.rows_from_baselines(table),
         "survival": repetitions.survival(timed),
         "crossovers": setups.crossovers(table),
+        "requests": asked,
+        "categories": repetitions.categories(asked),
     }
     told = {f.name: out[f.name] for f in fields(Tables)}
     return out | {"claims": claims(study, _data("published"), Tables(**told))}

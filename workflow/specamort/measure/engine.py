@@ -295,6 +295,7 @@ def _sequence(tokens: list[int], arrived: list[float], metrics) -> dict:
         else None,
         "arrival_pot_ms": per_token(arrived[-1] - arrived[0]),
         "sha256": hashlib.sha256(repr(tokens).encode()).hexdigest(),
+        **({"decode_steps": len(arrived) - 1} if len(arrived) > 1 else {}),
     }
 
 

@@ -134,6 +134,10 @@ def run_cell(
     which = study.timing_prompts(cell.workload)
     chosen = prompts(study, engine.tokenizer, which)[first : first + cell.batch]
     batch = [p.token_ids for p in chosen]
+    ragged = {}
+    if workload.kind == "file":
+        ragged["lengths"] = [len(p.token_ids) for p in chosen]
+        ragged["categories"] = [p.category for p in chosen]
     started, before = now(), state(platform)
     runs = []
     for i in range(warmup + repetitions):
@@ -149,6 +153,7 @@ def run_cell(
         "prompt": {
             "tokens": study.context_tokens,
             "sha256": [p.sha256 for p in chosen],
+            **ragged,
         },
         "engine": engine.used,
         "device_state": {"before": before, "after": state(platform)},

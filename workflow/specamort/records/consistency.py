@@ -98,6 +98,11 @@ def _cell(r: Record) -> Iterator[str]:
     )
     if len(r["prompt"]["sha256"]) != cell["batch"]:
         yield f"prompt.sha256: has {len(r['prompt']['sha256'])} prompts, the batch {cell['batch']}"
+    for key in ("lengths", "categories"):
+        if len(r["prompt"].get(key, r["prompt"]["sha256"])) != cell["batch"]:
+            yield f"prompt.{key}: are not as many as the batch, {cell['batch']}"
+    if max(r["prompt"].get("lengths", [0]), default=0) > r["prompt"]["tokens"]:
+        yield "prompt.lengths: has one longer than prompt.tokens"
     warmups = [x["warmup"] for x in runs]
     timed, asked = warmups.count(False), settings["repetitions"]
     if r["kind"] == "timing":
@@ -228,6 +233,9 @@ def _repetition(run: Repetition, batch: int, gamma: int, tokens: int) -> Iterato
         yield f"decode_steps: is {steps}; {most} tokens take {-(-most // (gamma + 1))} to {most}"
     if counters:
         yield from _counters(counters, gamma, steps)
+    given = [s["decode_steps"] for s in sequences if "decode_steps" in s]
+    if given and (len(given) != batch or sum(given) != steps):
+        yield f"sequences: have {sum(given)} decode_steps, the run {steps}"
     yield from _lists(run, batch, tokens)
 
 

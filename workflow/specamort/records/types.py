@@ -131,10 +131,15 @@ class Block(TypedDict):
 
 
 class Prompt(TypedDict):
-    """`tokens` in each prompt of the batch, and a hash of each."""
+    """`tokens` in each prompt of the batch, at most, and a hash of each.
+
+    Of prompts from a file also `lengths`, the tokens of each, and their `categories`.
+    """
 
     tokens: int
     sha256: list[str]
+    lengths: NotRequired[list[int]]
+    categories: NotRequired[list[str]]
 
 
 class Engine(TypedDict):
@@ -155,12 +160,14 @@ class Sequence(TypedDict):
         pot_ms: by the engine core's clock; null where its statistics are off.
         arrival_pot_ms: by ours.
         sha256: of its tokens.
+        decode_steps: engine steps that gave it tokens after the first.
     """
 
     tokens: int
     pot_ms: float | None
     arrival_pot_ms: float
     sha256: str
+    decode_steps: NotRequired[int]
 
 
 class Counters(TypedDict):

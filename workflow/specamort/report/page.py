@@ -72,6 +72,7 @@ def _page(study: Study, t: dict[str, pd.DataFrame], pictures: dict[str, str]) ->
         ],
         best_baselines=t["best_baselines"].drop(columns="origin"),
         crossovers=t["crossovers"].drop(columns="origin"),
+        categories=t["categories"].drop(columns="origin"),
     )
 
 

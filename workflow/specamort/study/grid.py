@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from ..errors import SpecamortError
 from ..model.draws import Dialled, dialled
+from .prompt_files import file_sha256
 from .settings import Settings
 from .texts import text_sha256
 
@@ -42,13 +43,36 @@ class Platform:
 
 @dataclass(frozen=True)
 class Workload:
+    """Attributes:
+    text: that is shipped; empty of kind file.
+    path, category, lengths, tokens: of kind file: see docs/prompts.md.
+    """
+
     name: str
-    kind: str  # repeat | open
+    kind: str  # repeat | open | file
     chat: bool
-    text: str
+    text: str = ""
     alpha_min: float = 0.0
     alpha_max: float = 1.0
     sampling: dict[str, float] = field(default_factory=dict)
+    path: str = ""
+    category: str | None = None
+    lengths: str = "as_they_are"  # | exact
+    tokens: tuple[int, int] | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """What a measured number depends on."""
+        common = {k: getattr(self, k) for k in ("name", "kind", "chat", "sampling")}
+        if self.kind != "file":
+            return common | {"text": self.text}
+        tokens = list(self.tokens) if self.tokens else None
+        return common | {"category": self.category, "lengths": self.lengths, "tokens": tokens}
+
+    @property
+    def sha256(self) -> str:
+        """Of the text, or the file, that its prompts are made of."""
+        return file_sha256(self.path) if self.kind == "file" else text_sha256(self.text)
 
 
 # vLLM's `speculative_config`, but for the draft length; `model` is one of the study's by its name
@@ -577,8 +601,8 @@ class Study:
         return {
             "platform": self._device(platform),
             "origin": self.origin,
-            "workload": {k: getattr(w, k) for k in ("name", "kind", "chat", "text", "sampling")},
-            "text_sha256": text_sha256(w.text),
+            "workload": w.settings,
+            "text_sha256": w.sha256,
             "draftable": w.alpha_min if w.kind == "repeat" else None,
             "batch": cell.batch,
             "gamma": cell.gamma,

@@ -3,13 +3,15 @@
 Needs a model's tokenizer, not its weights, and no GPU.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from shlex import quote
+from statistics import median
 
 from ..errors import SpecamortError
 from .grid import Model, PromptSet, Study
 from .model_files import EMBEDDED, is_there, load_tokenizer, longest_input
-from .prompts import Tokenizer, draftability, prompts
+from .prompts import Prompt, Tokenizer, draftability, prompts
 
 
 def check_prompts(
@@ -42,6 +44,8 @@ def check_prompts(
 def _lines(study: Study, model: Model, tokenizer: Tokenizer, which: PromptSet) -> list[str]:
     made = prompts(study, tokenizer, which)
     lengths = {len(p.token_ids) for p in made}
+    if study.workloads[which.workload].kind == "file":
+        return [_of_file(model, made, which)]
     if lengths != {which.context_tokens} or len({tuple(p.token_ids) for p in made}) < len(made):
         raise SpecamortError(
             f"{study.file}: workloads.{which.workload}: prompts of {sorted(lengths)} tokens, some "
@@ -56,6 +60,15 @@ def _lines(study: Study, model: Model, tokenizer: Tokenizer, which: PromptSet) -
         f"{r.alpha_worst:.3f}), coverage {r.coverage:.2f}, {r.tau:.2f} tokens a step"
         for r in drafted.itertuples()
     ]
+
+
+def _of_file(model: Model, made: list[Prompt], which: PromptSet) -> str:
+    tokens = sorted(len(p.token_ids) for p in made)
+    size = f"{len(made)} of {tokens[0]} to {tokens[-1]} tokens, {median(tokens):g} in the median"
+    kinds = Counter(p.category for p in made if p.category)
+    said = f" ({', '.join(f'{n} {k}' for k, n in kinds.items())})" if kinds else ""
+    head = f"prompts of {model.name}: {which.workload}, {size}{said}"
+    return f"{head}, for {which.output_tokens} of output"
 
 
 def _sets(study: Study, model: Model) -> list[PromptSet]:

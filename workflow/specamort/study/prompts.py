@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
+from random import Random
 from typing import Protocol
 
 import pandas as pd
@@ -15,6 +16,7 @@ import pandas as pd
 from ..errors import SpecamortError
 from ..model.lookup import Lookup, copy_acceptance, draftable_share
 from .grid import PromptSet, Study, Workload
+from .prompt_files import Asked, read_asked
 from .texts import read_text
 
 _REQUEST = {
@@ -47,12 +49,14 @@ class Tokenizer(Protocol):
 @dataclass(frozen=True)
 class Prompt:
     """Attributes:
-    token_ids: exactly as many as the set's context.
-    copy: what an exact copy writes after it; empty for `open`.
+    token_ids: exactly as many as the set's context; of a file at most so many.
+    copy: what an exact copy writes after it; of kind `repeat` only.
+    category: of kind `file`, where its lines say one.
     """
 
     token_ids: list[int]
     copy: list[int]
+    category: str = ""
 
     @property
     def sha256(self) -> str:
@@ -79,6 +83,8 @@ def prompts(study: Study, tokenizer: Tokenizer, which: PromptSet) -> list[Prompt
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
 
+    if workload.kind == "file":
+        return _from_file(study, tokenizer, workload, which, encode)
     passages = [" ".join(p.split()) for p in read_text(workload.text).strip().split("\n\n")]
     before, after = _frame(tokenizer, workload, encode, where)
     room = which.context_tokens - len(before) - len(after)
@@ -136,6 +142,57 @@ def draftability(study: Study, made: list[Prompt], which: PromptSet) -> pd.DataF
             | {"tau": sum(x.tokens for x in found) / sum(x.steps for x in found)}
         )
     return pd.DataFrame(rows)
+
+
+def _from_file(
+    study: Study,
+    tokenizer: Tokenizer,
+    workload: Workload,
+    which: PromptSet,
+    encode: Callable[[str], list[int]],
+) -> list[Prompt]:
+    """The first that fit, of the file's requests in an order drawn by the seed.
+
+    Raises:
+        SpecamortError: there are too few.
+    """
+    asked = read_asked(workload.path, workload.category)
+    Random(study.seed).shuffle(asked)
+    where, context = f"{study.file}: workloads.{workload.name}", which.context_tokens
+    exact = workload.lengths == "exact"
+    least, most = workload.tokens or (1, 10**9 if exact else context)
+    least, most = (max(least, context), most) if exact else (least, min(most, context))
+    chosen: dict[tuple[int, ...], str] = {}
+    longer = 0
+    for one in asked:
+        if len(chosen) == which.count:
+            break
+        ids = encode(_templated(tokenizer, one, where) if workload.chat else one.text)
+        longer += len(ids) > most
+        if least <= len(ids) <= most:
+            chosen.setdefault(tuple(ids[:context]), one.category)
+    if len(chosen) < which.count:
+        said = f"{least} tokens or more" if exact and most >= 10**9 else f"{least} to {most} tokens"
+        raise SpecamortError(
+            f"{where}.path: {workload.path} has {len(chosen)} different prompts of {said}, of "
+            f"{len(asked)} ({longer} are longer), and the study needs {which.count} (replicates x "
+            "largest batch): give it more, or change tokens or context_tokens"
+        )
+    return [Prompt(list(ids), [], category) for ids, category in chosen.items()]
+
+
+def _templated(tokenizer: Tokenizer, one: Asked, where: str) -> str:
+    if tokenizer.chat_template is None:
+        raise SpecamortError(f"{where}.chat: this model has no chat template; set it to false")
+    try:
+        return tokenizer.apply_chat_template(
+            one.messages, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
+        )
+    except Exception as e:  # a template is a program of its own, and raises what it likes
+        raise SpecamortError(
+            f"{where}.chat: this model's chat template fails ({type(e).__name__}: {e!s:.200}); set "
+            "it to false"
+        ) from e
 
 
 def _frame(

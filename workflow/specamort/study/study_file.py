@@ -21,6 +21,7 @@ from .grid import (
     Workload,
     takes_proposers,
 )
+from .prompt_files import read_asked
 from .schema import validator
 from .texts import read_text, texts
 from .yaml_file import load_yaml
@@ -51,7 +52,7 @@ def parse_study(raw: dict[str, Any], file: str) -> Study:
         file=file,
         model=Model(**raw["model"]),
         platforms={k: Platform(k, **v) for k, v in raw["platforms"].items()},
-        workloads={k: Workload(k, **v) for k, v in raw["workloads"].items()},
+        workloads={k: _workload(k, v) for k, v in raw["workloads"].items()},
         tracing=Tracing(
             **tracing
             | {
@@ -77,6 +78,11 @@ _AS_THEY_ARE = (
     *("name", "gammas", "batches", "output_tokens", "warmup", "repetitions", "replicates", "seed"),
     "rehearses",
 )
+
+
+def _workload(name: str, raw: dict[str, Any]) -> Workload:
+    tokens = {"tokens": tuple(sorted(raw["tokens"]))} if "tokens" in raw else {}
+    return Workload(name, **raw | tokens)
 
 
 def _modes(raw: dict[str, Any], file: str) -> dict[str, EngineOptions]:
@@ -186,12 +192,36 @@ def _check(study: Study) -> None:
     for w in study.workloads.values():
         if w.alpha_min > w.alpha_max:
             refuse(f"workloads.{w.name}.alpha_min", "is larger than alpha_max")
-        if w.text not in texts():
-            refuse(f"workloads.{w.name}.text", f"no text is {w.text!r:.80}; name one of {texts()}")
-        read_text(w.text)
+        _check_workload(w, f"workloads.{w.name}", refuse)
     if study.dial:
         _check_dial(study, study.dial, refuse)
     _check_size(study, refuse)
+
+
+def _check_workload(w: Workload, where: str, refuse: Callable[[str, str], NoReturn]) -> None:
+    if w.kind != "file":
+        if not w.text:
+            refuse(f"{where}.text", f"missing key; kind {w.kind} needs it")
+        if w.text not in texts():
+            refuse(f"{where}.text", f"no text is {w.text!r:.80}; name one of {texts()}")
+        for key in ("path", "category", "tokens"):
+            if getattr(w, key):
+                refuse(f"{where}.{key}", "is only of kind file; remove it")
+        read_text(w.text)
+        return
+    if w.text:
+        refuse(f"{where}.text", "is not of kind file, whose prompts come from path; remove it")
+    if not w.path:
+        refuse(f"{where}.path", "missing key; kind file needs it")
+    if w.lengths == "exact" and w.chat:
+        refuse(
+            f"{where}.lengths",
+            "exact would cut off the chat template's end; say as_they_are, or chat: false",
+        )
+    try:
+        read_asked(w.path, w.category)
+    except SpecamortError as e:
+        refuse(f"{where}.path", str(e))
 
 
 def _named(

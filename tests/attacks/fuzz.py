@@ -100,6 +100,24 @@ def study():
         ("platforms.cpu-bf16.gpu", "H100"), ("tracing.models.0.repo", "a/b"),
     ], "ignored")  # fmt: skip
     os.mkfifo(work("pipe"))
+    lines = put("asked.jsonl", '{"prompt": "a"}\n\n{"prompt": "b"}\n')
+    asked = {"kind": "file", "chat": False}
+    study_fields("axes", [
+        ("context_tokens", []), ("context_tokens", [256, 256]), ("context_tokens", [256, 10**15]),
+        ("context_tokens", [256.0]), ("modes", {}), ("modes", {"a": 1}), ("modes", {"A": {}}),
+        ("modes", {"a": {"enforce_eager": 1}}), ("modes", {"a": {"model": "x"}}),
+        ("modes", {"a": {"model_runner": "v2"}}), ("modes", {"a": {"block_sise": 4}}),
+        ("modes", {"a": {"async_scheduling": True}}), ("engine.max_num_seqs", 4),
+        ("engine.block_size", NAN), ("drafters", {}), ("drafter.method", "eagle4"),
+        ("drafter.method", "eagle3"), ("drafter.num_speculative_tokens", 4),
+        ("drafter.model", {"name": "m", "source": "package"}), ("drafter.model", "x/y"),
+        ("tracing.batches", [64]), ("tracing.gammas", [2]), ("workloads.open.path", "x"),
+        ("workloads.more", asked), ("workloads.more", asked | {"path": "/nonexistent"}),
+        ("workloads.more", asked | {"path": "/dev/zero"}), ("workloads.more", asked | {"path": "/"}),
+        ("workloads.more", asked | {"path": str(work("pipe"))}),
+        ("workloads.more", asked | {"path": str(lines)}),
+        ("workloads.more", asked | {"path": "x" * 5000}), ("workloads.more", asked | {"text": "alice"}),
+    ])  # fmt: skip
     study_paths(["/nonexistent", "/", "/proc/self/mem", "/dev/zero", "pipe", "x" * 300])
     study_labels(["A$_{$", "bell\x07", "<b>&\"'\\frac{%s}"])
     study_random(1, 15)

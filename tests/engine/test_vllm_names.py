@@ -1,6 +1,7 @@
 """The options of vLLM's that a study may give are the installed release's."""
 
 from dataclasses import fields
+from typing import get_args
 
 import yaml
 
@@ -16,6 +17,7 @@ def test_engine_arguments():
 
 
 def test_drafter_options():
-    from vllm.config.speculative import SpeculativeConfig
+    from vllm.config.speculative import SpeculativeConfig, SpeculativeMethod
 
+    assert set(NAMES["methods"]) <= set(get_args(SpeculativeMethod))
     assert set(NAMES["drafter"]) <= {f.name for f in fields(SpeculativeConfig)}

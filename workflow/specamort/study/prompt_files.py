@@ -1,6 +1,8 @@
 """Prompts of people's own: JSON lines, or one JSON array, in the shapes that they have."""
 
 import json
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +19,7 @@ SHAPES = (
 )
 _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 _ROLES |= {"system": "system", "chatgpt": "assistant", "bing": "assistant", "developer": "system"}
+_MOST_BYTES = 2**28
 _PLAIN = ("prompt", "question", "text")
 
 
@@ -42,9 +45,9 @@ def file_sha256(path: str) -> str:
     """Of a prompt file's content.
 
     Raises:
-        Unreadable: as `files.read_text`.
+        SpecamortError: it cannot be read.
     """
-    return sha256(read_text(Path(path)).encode()).hexdigest()
+    return sha256(_text(path).encode()).hexdigest()
 
 
 def read_asked(path: str, category: str | None = None) -> list[Asked]:
@@ -54,14 +57,27 @@ def read_asked(path: str, category: str | None = None) -> list[Asked]:
         category: the key of a line that says what kind of request it is.
 
     Raises:
-        Unreadable: as `files.read_text`.
-        SpecamortError: a line is empty, not JSON or of no shape that is known, by its number.
+        SpecamortError: it cannot be read, or a line is empty, not JSON or of no shape that is known, by its number.
     """
     return [_asked(path, where, one, category) for where, one in _objects(path)]
 
 
+def _text(path: str) -> str:
+    """A pipe would be waited for, and a device has no end."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as e:
+        why = e.strerror if isinstance(e, OSError) else "no file can have that name"
+        raise SpecamortError(f"{path}: cannot be read ({why}); name a JSONL file") from e
+    if not stat.S_ISREG(found.st_mode):
+        raise SpecamortError(f"{path}: is no file; name a JSONL file")
+    if found.st_size > _MOST_BYTES:
+        raise SpecamortError(f"{path}: has more than {_MOST_BYTES:,} bytes; give it fewer requests")
+    return read_text(Path(path))
+
+
 def _objects(path: str) -> Iterator[tuple[str, Any]]:
-    text = read_text(Path(path))
+    text = _text(path)
     if not text.strip():
         raise SpecamortError(f"{path}: is empty; give it a request a line")
     if text.lstrip().startswith("["):

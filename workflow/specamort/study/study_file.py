@@ -256,6 +256,12 @@ def _check_names(
 def _check_drafter(drafter: Drafter, where: str, refuse: Callable[[str, str], NoReturn]) -> None:
     _check_names(drafter, "drafter", where, refuse)
     method = drafter["method"]
+    if method not in _known("methods"):
+        near = get_close_matches(method, _known("methods"), 1)
+        refuse(
+            f"{where}.method",
+            f"vLLM has no drafter {method}" + f", did you mean {near[0]}?" * bool(near),
+        )
     for key in _LOOKUP:
         if method == "ngram" and key not in drafter:
             refuse(f"{where}.{key}", "missing key; method ngram needs it")

@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from specamort.measure.engine import Engine, _environment
+from specamort.measure.engine import Engine, environment
 from specamort.measure.models import fetch
 from specamort.study.model_files import model_dir
 from specamort.study.prompts import prompts
@@ -49,7 +49,7 @@ def ours(study, platform, model: Path, batch: int) -> float:
 
 def theirs(study, platform, model: Path, batch: int) -> float:
     """TPOT in ms: (latency of output_tokens - latency of one token) / (output_tokens - 1)."""
-    _environment(study, platform)
+    environment(study, platform)
     flags = ["--enforce-eager", "--no-enable-prefix-caching", "--no-async-scheduling"]
     flags.append("--disable-detokenize")  # ours times token ids, too
     options = {

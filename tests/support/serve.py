@@ -17,7 +17,7 @@ from specamort.study.grid import Study
 @contextmanager
 def server(study: Study, model: Path, gamma: int, log: Path, batch: int = 4):
     """Serve the study's model as its calibration platform would; yields the server's URL."""
-    engine._environment(study, study.calibration)
+    engine.environment(study, study.calibration)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

@@ -57,7 +57,8 @@ def read_asked(path: str, category: str | None = None) -> list[Asked]:
         category: the key of a line that says what kind of request it is.
 
     Raises:
-        SpecamortError: it cannot be read, or a line is empty, not JSON or of no shape that is known, by its number.
+        SpecamortError: it cannot be read; or a line, by its number, is empty, not JSON or of no
+            shape that is known.
     """
     return [_asked(path, where, one, category) for where, one in _objects(path)]
 

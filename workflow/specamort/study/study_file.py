@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain
@@ -138,9 +138,9 @@ def _check(study: Study) -> None:
         refuse("gammas", "has no 0; every speedup needs the baseline without speculation, add 0")
     if max(study.gammas) == 0:
         refuse("gammas", "has only 0; add at least one draft length to measure")
-    for where, drafter in _named("drafter", study.drafters):
+    for where, drafter in _drafters_by_key(study):
         _check_drafter(drafter, where, refuse)
-    for where, mode in _named("mode", study.modes, alone="engine"):
+    for where, mode in _modes_by_key(study):
         _check_mode(study, mode, where, refuse)
     names = Counter(s.name for s in study.setups)
     if same := [n for n, times in names.items() if times > 1]:
@@ -158,7 +158,7 @@ def _check(study: Study) -> None:
         _check_model(m, f"tracing.models.{i}", refuse)
     if len(study.traced_models) != 1 + len(study.tracing.models):
         refuse("tracing.models", "two models have one name; rename one")
-    for where, drafter in _named("drafter", study.drafters):
+    for where, drafter in _drafters_by_key(study):
         if "model" in drafter:
             model = Model(**drafter["model"])
             _check_model(model, f"{where}.model", refuse)
@@ -224,13 +224,18 @@ def _check_workload(w: Workload, where: str, refuse: Callable[[str, str], NoRetu
         refuse(f"{where}.path", str(e))
 
 
-def _named(
-    axis: str, values: Mapping[str, Any], alone: str | None = None
-) -> Iterable[tuple[str, Any]]:
-    """Each value with its key in the study file."""
-    if len(values) == 1:
-        return [(alone or axis, v) for v in values.values()]
-    return [(f"{axis}s.{k}", v) for k, v in values.items()]
+def _modes_by_key(study: Study) -> Iterable[tuple[str, EngineOptions]]:
+    """Each mode with its key in the study file."""
+    return [("engine" if k == "default" else f"modes.{k}", v) for k, v in study.modes.items()]
+
+
+def _drafters_by_key(study: Study) -> Iterable[tuple[str, Drafter]]:
+    """Each drafter with its key in the study file."""
+    alone = len(study.drafters) == 1
+    return [
+        ("drafter" if alone and k == v["method"] else f"drafters.{k}", v)
+        for k, v in study.drafters.items()
+    ]
 
 
 @cache

@@ -90,6 +90,13 @@ def test_a_line_without_its_category_is_named(tmp_path):
         read_asked(file(tmp_path, {"prompt": "a", "task": "x"}, {"prompt": "b"}), "task")
 
 
+@pytest.mark.parametrize("category", ["x" * 101, "a\nb", True, None, 1.5, ["x"]])
+def test_a_category_is_a_short_word(tmp_path, category):
+    with pytest.raises(SpecamortError, match="line 1: has no category 'task', or one") as e:
+        read_asked(file(tmp_path, {"prompt": "a", "task": category}), "task")
+    assert "\n" not in str(e.value)
+
+
 def made(small, path, count=3, context=40, **changes):
     mine = replace(Workload("mine", "file", False, path=path), **changes)
     study = replace(small, workloads=small.workloads | {"mine": mine})

@@ -105,9 +105,12 @@ def _asked(path: str, where: str, one: Any, category: str | None) -> Asked:
         raise refuse(f"is no JSON object; a request is {SHAPES}")
     kind = ""
     if category is not None:
-        if not isinstance(one.get(category), str | int):
-            raise refuse(f"has no category {category!r:.80}, or one that is no word")
-        kind = str(one[category])
+        kind = str(one.get(category, ""))
+        if type(one.get(category)) not in (str, int) or not kind.isprintable() or len(kind) > 100:
+            raise refuse(
+                f"has no category {category!r:.80}, or one that is no word of at most 100 "
+                "characters"
+            )
     body = one["body"] if isinstance(one.get("body"), dict) else one
     turns = _turns(body)
     if turns is None:

@@ -10,7 +10,7 @@ from math import ceil
 from specamort.model import draws, equation
 from specamort.model.roofline import Shape, bound_ms, costs, point
 from specamort.study import layout
-from specamort.study.grid import Cell, DialCell, Study, TraceCell
+from specamort.study.grid import Cell, DialCell, Study, TraceCell, told
 from specamort.study.settings import digest
 
 SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=256)
@@ -117,11 +117,6 @@ def repetition(
         },
         "token_ids": [list(range(tokens))] * batch,
     }
-
-
-def told(cell: Cell | TraceCell | DialCell) -> dict:
-    """A cell's fields as a record has them: no setup where the study has one."""
-    return {k: v for k, v in vars(cell).items() if v != ""}
 
 
 def timing(

@@ -29,7 +29,9 @@ def of_setup(table: pd.DataFrame, setup: Setup) -> pd.DataFrame:
     return table[mine].drop(columns=NAMES).reset_index(drop=True)
 
 
-def best_baselines(study: Study, reps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def best_baselines(
+    study: Study, reps: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
+) -> pd.DataFrame:
     """Every speculative cell against the fastest gamma 0 of all modes at its context.
 
     That, not its own mode's, is what speculation competes with where the mode can be chosen. Pairs
@@ -37,6 +39,7 @@ def best_baselines(study: Study, reps: Mapping[str, pd.DataFrame]) -> pd.DataFra
 
     Args:
         reps: by the name of a setup, `repetitions.repetitions`.
+        tables: the same, `cells.cells`.
 
     Returns:
         The axes and the cell, `origin`; `pot_ms`; `t_base_ms` and `speedup` over the own mode's
@@ -51,11 +54,11 @@ def best_baselines(study: Study, reps: Mapping[str, pd.DataFrame]) -> pd.DataFra
         ).drop_duplicates([*_WHERE, "mode", "replicate", "visit", "repetition"])
         fastest = _fastest(base)
         base = base.merge(fastest, on=[*_WHERE, "mode"])
-        own = reps[setup.name]
-        mine = cells.cells(own, study.seed)
-        best = cells.cells(
-            pd.concat([own[own["gamma"] > 0], base[own.columns]], ignore_index=True), study.seed
-        )
+        own, mine = reps[setup.name], tables[setup.name]
+        best = mine
+        if len(study.modes) > 1:
+            over = pd.concat([own[own["gamma"] > 0], base[own.columns]], ignore_index=True)
+            best = cells.cells(over, study.seed)
         told = best.rename(columns={"t_base_ms": "best_base_ms"}).rename(
             columns=lambda c: c.replace("speedup", "speedup_best")
         )

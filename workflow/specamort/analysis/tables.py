@@ -158,8 +158,10 @@ def _every_table(study: Study, results: Path) -> dict[str, pd.DataFrame]:
         )
         for name in next(iter(each.values()))
     }
-    reps = {s.name: each[s.name]["repetitions"] for s in study.setups}
-    return made | {"best_baselines": setups.best_baselines(study, reps)}
+    reps, table = (
+        {name: of_one[t] for name, of_one in each.items()} for t in ("repetitions", "cells")
+    )
+    return made | {"best_baselines": setups.best_baselines(study, reps, table)}
 
 
 def _of_setup(

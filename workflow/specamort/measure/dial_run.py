@@ -22,7 +22,7 @@ from ..model.draws import Dialled
 from ..records import record
 from ..records.block import Block
 from ..study import layout
-from ..study.grid import DialCell, Platform, Study
+from ..study.grid import DialCell, Platform, Study, told
 from ..study.prompts import Prompt, prompts
 from .dial import PLAN, PROPOSER
 from .engine import Engine
@@ -214,8 +214,7 @@ def _measure(
     bar.close()
     return {
         cell: {
-            "dial": {"platform": platform.name, "batch": cell.batch, **learnt[cell]}
-            | ({"setup": cell.setup} if cell.setup else {}),
+            "dial": {"platform": platform.name, **told(cell), **learnt[cell]},
             "prompt": {
                 "tokens": study.context_tokens,
                 "sha256": [p.sha256 for p in chosen[: cell.batch]],

@@ -9,7 +9,6 @@ import random
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from ..records import record
 from ..records.block import Block
 from ..study import layout
-from ..study.grid import Cell, Platform, Study
+from ..study.grid import Cell, Platform, Study, told
 from ..study.prompts import prompts
 from .engine import Engine
 from .provenance import now, provenance, state
@@ -173,9 +172,8 @@ def cell_record(
 ) -> dict:
     wanted = study.counter_settings if kind == "counter_run" else study.timing_settings
     settings = wanted(platform.name, cell)
-    where = {k: v for k, v in asdict(cell).items() if k != "setup" or v}
     return record.envelope(study, kind, settings, source | measured.pop("times")) | {
-        "cell": {"platform": platform.name, "replicate": replicate, **where},
+        "cell": {"platform": platform.name, "replicate": replicate, **told(cell)},
         **measured,
     }
 

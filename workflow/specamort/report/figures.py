@@ -5,7 +5,6 @@ docs/figures.md says for each which columns of which tables it draws.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -74,8 +73,12 @@ def draw_all(study: Study, results: Path) -> None:
     frames = read_tables(results, TABLES)
     with drawn_from(results), plt.rc_context(STYLE):
         foreign = not_measured(frames.values())
-        for name, draw in every_figure(study).items():
-            figure = draw(frames)
+        given = {
+            s.name: (study.at(s.name), {n: of_setup(f, s) for n, f in frames.items()})
+            for s in study.setups
+        }
+        for name, (draw, setup) in every_figure(study).items():
+            figure = draw(study, frames) if setup is None else draw(*given[setup.name])
             watermark(figure, foreign)
             for suffix in FORMATS:
                 metadata = {"Date": None} if suffix == "svg" else None
@@ -579,16 +582,11 @@ def figure_name(setup: Setup, name: str) -> str:
     return f"{setup.name}_{name}" if setup.name else name
 
 
-def every_figure(study: Study) -> dict[str, Callable[[dict[str, pd.DataFrame]], Figure]]:
-    """By the name of its file, what draws it from the tables of all setups."""
-    found: dict[str, Callable[[dict[str, pd.DataFrame]], Figure]] = {}
-    for setup in study.setups:
-        for name, draw in figures_of(study.at(setup.name)).items():
-            found[figure_name(setup, name)] = partial(_of_one, draw, study, setup)
-    for name, draw in compared_figures(study).items():
-        found[name] = partial(draw, study)
-    return found
-
-
-def _of_one(draw: Callable, study: Study, setup: Setup, frames: dict[str, pd.DataFrame]) -> Figure:
-    return draw(study.at(setup.name), {n: of_setup(f, setup) for n, f in frames.items()})
+def every_figure(study: Study) -> dict[str, tuple[Callable[..., Figure], Setup | None]]:
+    """By the name of its file, what draws it, and of which setup it is; null: of all together."""
+    of_one: dict[str, tuple[Callable[..., Figure], Setup | None]] = {
+        figure_name(setup, name): (draw, setup)
+        for setup in study.setups
+        for name, draw in figures_of(study.at(setup.name)).items()
+    }
+    return of_one | {name: (draw, None) for name, draw in compared_figures(study).items()}

@@ -190,6 +190,11 @@ def _joined(*parts: str) -> str:
     return "-".join(filter(None, parts))
 
 
+def told(cell: Cell | TraceCell | DialCell) -> dict[str, Any]:
+    """Its fields as a record has them: none of an axis that does not vary."""
+    return {k: v for k, v in asdict(cell).items() if v != ""}
+
+
 def takes_proposers(engine: EngineOptions) -> bool:
     """Whether vLLM takes a proposer of one's own there, as a dial is."""
     return engine["model_runner"] == "v1" and not engine["async_scheduling"]
@@ -293,14 +298,12 @@ class Study:
     @cached_property
     def setups(self) -> list[Setup]:
         """Every point on `AXES`, in the order of the study file."""
-        given = [list(a.values(self)) for a in AXES]
-        varied = [(a, len(v) > 1) for a, v in zip(AXES, given, strict=True)]
         found = []
-        for point in product(*given):
+        for point in product(*(a.values(self) for a in AXES)):
             labels = [
                 (a.of_baseline, a.label(v))
-                for (a, varies), v in zip(varied, point, strict=True)
-                if varies
+                for a, v in zip(AXES, point, strict=True)
+                if a.name in self.varied
             ]
             found.append(
                 Setup(

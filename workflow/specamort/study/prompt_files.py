@@ -50,7 +50,8 @@ def file_sha256(path: str) -> str:
     return sha256(_text(path).encode()).hexdigest()
 
 
-def read_asked(path: str, category: str | None = None) -> list[Asked]:
+@cache
+def read_asked(path: str, category: str | None = None) -> tuple[Asked, ...]:
     """Every request of a file, in its order.
 
     Args:
@@ -60,7 +61,7 @@ def read_asked(path: str, category: str | None = None) -> list[Asked]:
         SpecamortError: it cannot be read; or a line, by its number, is empty, not JSON or of no
             shape that is known.
     """
-    return [_asked(path, where, one, category) for where, one in _objects(path)]
+    return tuple(_asked(path, where, one, category) for where, one in _objects(path))
 
 
 def _text(path: str) -> str:

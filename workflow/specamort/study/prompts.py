@@ -16,7 +16,7 @@ import pandas as pd
 from ..errors import SpecamortError
 from ..model.lookup import Lookup, copy_acceptance, draftable_share
 from .grid import PromptSet, Study, Workload
-from .prompt_files import Asked, read_asked
+from .prompt_files import read_asked
 from .texts import read_text
 
 _REQUEST = {
@@ -156,7 +156,7 @@ def _from_file(
     Raises:
         SpecamortError: there are too few.
     """
-    asked = read_asked(workload.path, workload.category)
+    asked = list(read_asked(workload.path, workload.category))
     Random(study.seed).shuffle(asked)
     where, context = f"{study.file}: workloads.{workload.name}", which.context_tokens
     exact = workload.lengths == "exact"
@@ -167,7 +167,7 @@ def _from_file(
     for one in asked:
         if len(chosen) == which.count:
             break
-        ids = encode(_templated(tokenizer, one, where) if workload.chat else one.text)
+        ids = encode(_templated(tokenizer, one.messages, where) if workload.chat else one.text)
         longer += len(ids) > most
         if least <= len(ids) <= most:
             chosen.setdefault(tuple(ids[:context]), one.category)
@@ -181,12 +181,13 @@ def _from_file(
     return [Prompt(list(ids), [], category) for ids, category in chosen.items()]
 
 
-def _templated(tokenizer: Tokenizer, one: Asked, where: str) -> str:
+def _templated(tokenizer: Tokenizer, messages: list[dict[str, str]], where: str) -> str:
     if tokenizer.chat_template is None:
         raise SpecamortError(f"{where}.chat: this model has no chat template; set it to false")
     try:
+        # some templates write today's date, and prompts must be the same tomorrow
         return tokenizer.apply_chat_template(
-            one.messages, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
+            messages, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
         )
     except Exception as e:  # a template is a program of its own, and raises what it likes
         raise SpecamortError(
@@ -201,19 +202,8 @@ def _frame(
     """Tokens of the chat template before and after the passage."""
     if not workload.chat:
         return [], []
-    if tokenizer.chat_template is None:
-        raise SpecamortError(f"{where}.chat: this model has no chat template; set it to false")
     request = [{"role": "user", "content": _REQUEST[workload.kind].format(_PLACE)}]
-    try:
-        # some templates write today's date, and prompts must be the same tomorrow
-        text = tokenizer.apply_chat_template(
-            request, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
-        )
-    except Exception as e:  # a template is a program of its own, and raises what it likes
-        raise SpecamortError(
-            f"{where}.chat: this model's chat template fails ({type(e).__name__}: {e!s:.200}); set "
-            "it to false"
-        ) from e
+    text = _templated(tokenizer, request, where)
     if text.count(_PLACE) != 1:
         raise SpecamortError(
             f"{where}.chat: this model's chat template does not hold the request once; set it to "

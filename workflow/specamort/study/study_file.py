@@ -250,23 +250,20 @@ def _check_names(
 ) -> None:
     for key in given:
         if key not in _known(what):
-            near = get_close_matches(key, _known(what), 1)
-            refuse(
-                f"{where}.{key:.80}",
-                "unknown key; it is no option of vLLM's that a study may give"
-                + f", did you mean {near[0]}?" * bool(near),
-            )
+            why = "unknown key; it is no option of vLLM's that a study may give"
+            refuse(f"{where}.{key:.80}", why + _meant(key, what))
+
+
+def _meant(word: str, what: str) -> str:
+    near = get_close_matches(word, _known(what), 1)
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def _check_drafter(drafter: Drafter, where: str, refuse: Callable[[str, str], NoReturn]) -> None:
     _check_names(drafter, "drafter", where, refuse)
     method = drafter["method"]
     if method not in _known("methods"):
-        near = get_close_matches(method, _known("methods"), 1)
-        refuse(
-            f"{where}.method",
-            f"vLLM has no drafter {method}" + f", did you mean {near[0]}?" * bool(near),
-        )
+        refuse(f"{where}.method", f"vLLM has no drafter {method}" + _meant(method, "methods"))
     for key in _LOOKUP:
         if method == "ngram" and key not in drafter:
             refuse(f"{where}.{key}", "missing key; method ngram needs it")

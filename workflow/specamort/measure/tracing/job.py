@@ -18,7 +18,7 @@ from ...model.step import per_step
 from ...records import record
 from ...records.block import Block
 from ...study import layout, tracer
-from ...study.grid import Platform, Study, TraceCell
+from ...study.grid import Platform, Study, TraceCell, told
 from ...study.model_files import model_dir
 from ...study.prompts import prompts
 from ..engine import Engine
@@ -77,7 +77,7 @@ def trace_platform(
                         "device_state": states[str(cell)],
                         "trace": {
                             "platform": platform.name,
-                            **{k: v for k, v in asdict(cell).items() if k != "mode" or v},
+                            **told(cell),
                             "weights": study.traced_models[model].weights,
                             "tracer": study.tracing.tracer,
                             "tokens_per_step": cell.batch * (gamma + 1),
